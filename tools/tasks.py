@@ -1,0 +1,217 @@
+"""Set up and run everything: `python tools/tasks.py book | test | test-full | lab | setup`.
+
+setup      make .venv and install the project in it, with the pins of constraints.txt
+book       train the pocket policy once (a finished run is kept), build the book with that run in it
+test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
+test-full  test, then the notebooks again on lesser processors, with one thread and with two
+lab        JupyterLab on the notebooks
+
+Only the standard library is used here, as this is what installs everything else. Each stage has a
+time budget; one that exceeds it is stopped and red.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+STAMP = VENV / ".installed"
+TEST_OUTPUT = ROOT / "_build" / "test"
+
+PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
+RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/seed-{SEED}"
+CPU_NOTEBOOKS = "notebooks"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command of a task: what it is called, what it runs, how many seconds it may take."""
+
+    name: str
+    command: list[str]
+    budget_s: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    junit: Path | None = None
+
+
+def python(*arguments: str) -> list[str]:
+    """Return the command line of the environment's own interpreter."""
+    return [str(PYTHON), *arguments]
+
+
+def gsmrl(*arguments: str) -> list[str]:
+    """Return the command line of the project's own program."""
+    return python("-m", "gsmrl_helpers.cli", *arguments)
+
+
+def nbval(name: str, budget_s: int, env: Mapping[str, str] | None = None) -> Stage:
+    """Return a stage that executes the CPU notebooks and compares every stored output."""
+    junit = TEST_OUTPUT / f"{name.replace(' ', '-')}.xml"
+    command = python("-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=300")
+    command += ["-q", "--timeout=0", f"--junitxml={junit}", CPU_NOTEBOOKS]
+    return Stage(name, command, budget_s, env or {}, junit)
+
+
+def book_stages(fresh: bool) -> list[Stage]:
+    """Train (or keep the finished run of the same name) and build the book around that run."""
+    run = gsmrl("run", EXPERIMENT, "--profile", PROFILE, "--seeds", str(SEED))
+    build = gsmrl("book", "build", "--run", RUN_FOLDER)
+    return [
+        Stage("train", run + (["--fresh"] if fresh else []), 20 * 60),
+        Stage("book", build, 5 * 60),
+    ]
+
+
+def test_stages() -> list[Stage]:
+    """Return the stages of `test`, cheapest first."""
+    junit = TEST_OUTPUT / "pytest.xml"
+    return [
+        Stage("format", python("-m", "ruff", "format", "--check", "."), 60),
+        Stage("lint", python("-m", "ruff", "check", "."), 60),
+        Stage("pairs", gsmrl("notebooks", "check"), 60),
+        Stage("pytest", python("-m", "pytest", "-q", f"--junitxml={junit}"), 6 * 60, {}, junit),
+        nbval("nbval", 8 * 60),
+        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 4 * 60),
+        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 60),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 3 * 60),
+    ]
+
+
+def matrix_stages() -> list[Stage]:
+    """Return strict nbval on lesser processors: stored outputs must not depend on this one."""
+    processors = {
+        "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+        "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    }
+    return [
+        nbval(
+            f"nbval {capability} threads {threads}",
+            15 * 60,
+            {**env, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        )
+        for capability, env in processors.items()
+        for threads in ("1", "2")
+    ]
+
+
+def set_up() -> None:
+    """Make .venv and install the project, unless that was done for these very requirements."""
+    files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
+        return
+    if not PYTHON.exists():
+        print(f"setup: making {VENV.name} with Python {sys.version.split()[0]}", flush=True)
+        venv.create(VENV, with_pip=True)
+    print("setup: installing the project (some minutes, about 2 GB with PyTorch)", flush=True)
+    install = python("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    install += ["--editable", ".[dev]", "--constraint", "constraints.txt"]
+    subprocess.run(install, cwd=ROOT, check=True)
+    STAMP.write_text(wanted)
+
+
+def run_stage(stage: Stage) -> str | None:
+    """Run one stage and return why it is red, or None when it is green."""
+    print(f"\n=== {stage.name} (at most {stage.budget_s} s)", flush=True)
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", **stage.env}
+    process = subprocess.Popen(stage.command, cwd=ROOT, env=env, start_new_session=os.name != "nt")
+    try:
+        code = process.wait(timeout=stage.budget_s)
+    except subprocess.TimeoutExpired:
+        stop(process)
+        return f"{stage.name}: stopped after its budget of {stage.budget_s} s"
+    except KeyboardInterrupt:
+        stop(process)
+        raise
+    return None if code == 0 else f"{stage.name}: exit code {code}"
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End a stage's process with its children (kernels, workers): its own process group."""
+    if os.name == "nt":
+        process.kill()
+    else:
+        os.killpg(process.pid, 9)
+    process.wait()
+
+
+def run_stages(stages: list[Stage]) -> list[str]:
+    """Run the stages in order, stop at the first red one, and return the reasons."""
+    for stage in stages:
+        start = time.monotonic()
+        reason = run_stage(stage)
+        print(f"--- {stage.name}: {time.monotonic() - start:.0f} s", flush=True)
+        if reason:
+            return [reason]
+    return []
+
+
+def count_tests(stages: list[Stage]) -> dict[str, int]:
+    """Sum the tests of the stages' JUnit files: unit tests and notebook cells alike."""
+    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for path in (stage.junit for stage in stages if stage.junit and stage.junit.exists()):
+        for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+            for key in counts:
+                counts[key] += int(suite.get(key, 0))
+    return counts
+
+
+def run_tests(stages: list[Stage]) -> int:
+    """Run the test stages and end with one line that counts the tests."""
+    shutil.rmtree(TEST_OUTPUT, ignore_errors=True)
+    TEST_OUTPUT.mkdir(parents=True)
+    start = time.monotonic()
+    reasons = run_stages(stages)
+    counts = count_tests(stages)
+    failed = counts["failures"] + counts["errors"]
+    passed = counts["tests"] - failed - counts["skipped"]
+    print(f"\n{len(stages)} stages in {time.monotonic() - start:.0f} s", flush=True)
+    for reason in reasons:
+        print(f"RED {reason}")
+    # a red stage that counts no tests (lint, the book) is a failure of this task all the same
+    failed = max(failed, len(reasons))
+    print(f"{passed} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
+    return 1 if failed else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one task and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", choices=["setup", "book", "test", "test-full", "lab"])
+    task = parser.parse_args(argv).task
+    if sys.version_info < (3, 11):
+        print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
+        return 2
+
+    set_up()
+    if task == "test":
+        return run_tests(test_stages())
+    if task == "test-full":
+        return run_tests(test_stages() + matrix_stages())
+    if task == "book":
+        reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
+        print("\n".join(f"RED {reason}" for reason in reasons))
+        return 1 if reasons else 0
+    if task == "lab":
+        return subprocess.run(python("-m", "jupyter", "lab", "notebooks"), cwd=ROOT).returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
