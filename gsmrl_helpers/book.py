@@ -1,0 +1,215 @@
+"""The book: built from a copy, with warnings as errors, and checked page by page.
+
+A build never reads or writes the folder of an earlier one: Jupyter Book 1 exits 0 on its second
+run even with `-W`, because unchanged pages warn no more. It works on a copy of the sources, in
+which a reader's fresh run may take the place of the recorded page.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bs4 import BeautifulSoup, Tag
+from nbformat import NotebookNode
+from sphinx_external_toc.parsing import parse_toc_yaml
+
+from gsmrl_helpers.notebooks import (
+    cell_tags,
+    code_digest,
+    output_problems,
+    read_notebook,
+    staleness_problems,
+    tag_problems,
+    write_notebook,
+)
+from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
+from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
+from gsmrl_helpers.scrub import litter_problems, scrub
+
+RECORDED_DIR = BOOK_DIR / "runs"
+# this interpreter's own, whatever program of that name the PATH holds
+JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+SUFFIXES = (".md", ".ipynb", ".rst")
+WARNING_LINE = re.compile(r"\bWARNING\b|\bERROR\b|Validation errors in config")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class BookError(RuntimeError):
+    """The book did not build, or a page of it does not show what it should."""
+
+
+def check_builder() -> None:
+    """Refuse Jupyter Book 2, another program, which builds nothing of this book and exits 0.
+
+    Raises:
+        BookError: another major version is installed.
+    """
+    version = importlib.metadata.version("jupyter-book")
+    if not version.startswith("1."):
+        raise BookError(
+            f"jupyter-book {version} is installed, and only 1.x builds this book: "
+            'pip install -e ".[dev]" -c constraints.txt'
+        )
+
+
+def toc_files(source: Path) -> list[Path]:
+    """Return the source file of every page of `_toc.yml`, relative to `source`.
+
+    Raises:
+        BookError: a page of the table of contents has no file.
+    """
+    files = []
+    for name in parse_toc_yaml(source / "_toc.yml"):
+        candidates = [name] if name.endswith(SUFFIXES) else [name + suffix for suffix in SUFFIXES]
+        found = [Path(candidate) for candidate in candidates if (source / candidate).is_file()]
+        if len(found) != 1:
+            raise BookError(f"_toc.yml: the page {name} has {len(found)} files, not one")
+        files.append(found[0])
+    return files
+
+
+def copy_sources(source: Path, copy: Path) -> None:
+    """Copy what the book is built from: configuration, pages, and the folders these lie in."""
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    pages = toc_files(source)
+    for name in ("_config.yml", "_toc.yml", *(str(p) for p in pages if len(p.parts) == 1)):
+        shutil.copy2(source / name, copy / name)
+    for folder in sorted({page.parts[0] for page in pages if len(page.parts) > 1}):
+        ignored = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__")
+        shutil.copytree(source / folder, copy / folder, ignore=ignored)
+
+
+def recorded_page(run: Path) -> Path:
+    """Return the page, relative to the book, on which this run's experiment is recorded."""
+    experiment, profile = run.resolve().parent.name, run.resolve().parent.parent.name
+    name = f"{experiment}_{profile}".replace("-", "_") + ".ipynb"
+    return RECORDED_DIR.relative_to(ROOT) / name
+
+
+def overlay_run(run: Path, copy: Path) -> Path:
+    """Lay a reader's run over its recorded page, in the build copy only; return that page.
+
+    Raises:
+        BookError: the run has no executed notebook, or the book no page for its experiment.
+    """
+    executed, page = run / EXECUTED_NAME, recorded_page(run)
+    if not executed.is_file():
+        raise BookError(f"{relative_to_root(run)} holds no {EXECUTED_NAME}: run it first")
+    if not (copy / page).is_file():
+        raise BookError(f"the book has no page {page.as_posix()} for {relative_to_root(run)}")
+    write_notebook(scrub(read_notebook(executed)), copy / page)
+    return page
+
+
+def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = ROOT) -> Path:
+    """Build the HTML into `out/html` from a fresh copy in `out/source`; return `out/html`.
+
+    The site of an earlier build is replaced only when this one has no error and no warning.
+
+    Raises:
+        BookError: with the builder's own words.
+    """
+    check_builder()
+    copy, work, html = out / "source", out / "work", out / "html"
+    shutil.rmtree(work, ignore_errors=True)
+    copy_sources(source, copy)
+    if run is not None:
+        overlay_run(run, copy)
+    arguments = ["build", str(copy), "--path-output", str(work)]
+    arguments += ["-W", "-n", "--keep-going", "--all", "-q"]
+    done = subprocess.run([*JUPYTER_BOOK, *arguments], capture_output=True, text=True)
+    lines = ANSI.sub("", done.stdout + done.stderr).splitlines()
+    warnings = [line for line in lines if WARNING_LINE.search(line)]
+    built = work / "_build" / "html"
+    if done.returncode or warnings or not (built / "index.html").is_file():
+        reason = "\n".join(warnings or lines[-25:] or ["it built no index.html"])
+        raise BookError(f"jupyter-book exited with {done.returncode}:\n{reason}")
+    shutil.rmtree(html, ignore_errors=True)
+    built.replace(html)
+    shutil.rmtree(work)
+    return html
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def site_problems(source: Path, html: Path) -> list[str]:
+    """Return the pages of the toc that the site lacks, and the outputs that a page hides."""
+    problems = []
+    for file in toc_files(source):
+        page = html / file.with_suffix(".html")
+        if not page.is_file():
+            problems.append(f"{file.as_posix()} has no page in the site")
+        elif file.suffix == ".ipynb":
+            problems += shown_problems(read_notebook(source / file), page)
+    return problems
+
+
+def shown_problems(notebook: NotebookNode, page: Path) -> list[str]:
+    """Compare a notebook's stored outputs with what its page shows, in order."""
+    wanted = [cell for cell in notebook.cells if _visible_outputs(cell)]
+    soup = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+    shown = soup.select("div.cell_output")
+    if len(shown) != len(wanted):
+        return [f"{page.name} shows {len(shown)} outputs of cells; the notebook has {len(wanted)}"]
+    return [
+        f"{page.name}: the output of the cell that starts {cell.source[:40]!r} is not shown"
+        for cell, part in zip(wanted, shown, strict=True)
+        if not all(_is_shown(output, part) for output in _visible_outputs(cell))
+    ]
+
+
+def _visible_outputs(cell: NotebookNode) -> list[NotebookNode]:
+    if cell.cell_type != "code" or {"remove-output", "remove-cell"} & set(cell_tags(cell)):
+        return []
+    return list(cell.outputs)
+
+
+def _is_shown(output: NotebookNode, part: Tag) -> bool:
+    """Say whether this part of the page holds the output: its picture, table or first line."""
+    data = output.get("data", {})
+    if any(kind.startswith("image/") for kind in data):
+        return part.find(["img", "svg"]) is not None
+    if "text/html" in data:
+        return part.select_one(".text_html") is not None
+    if output.output_type == "error":
+        return output.ename in part.get_text()
+    lines = ANSI.sub("", output.get("text", data.get("text/plain", ""))).strip().splitlines()
+    return not lines or lines[0].strip() in part.get_text()
+
+
+def recorded_problems(page: Path, source: Path = RUN_NOTEBOOK) -> list[str]:
+    """Return what is wrong with a recorded run, such as code that is no longer the notebook's."""
+    notebook, name = read_notebook(page), relative_to_root(page)
+    problems = tag_problems(notebook, name) + litter_problems(notebook, name)
+    problems += staleness_problems(notebook, name) + output_problems(notebook, name)
+    if code_digest(notebook) != code_digest(read_notebook(source)):
+        problems.append(
+            f"{name} was recorded before {source.name} changed: run the experiment again, then "
+            "`gsmrl book record RUN_FOLDER`"
+        )
+    return problems
+
+
+def record_run(run: Path) -> Path:
+    """Store a run, scrubbed, as the page of the book that records its experiment.
+
+    Raises:
+        BookError: the executed notebook is not fit to be a page; the old page then stays.
+    """
+    executed, page = run / EXECUTED_NAME, ROOT / recorded_page(run)
+    if not executed.is_file():
+        raise BookError(f"{relative_to_root(run)} holds no {EXECUTED_NAME}: run it first")
+    notebook = scrub(read_notebook(executed))
+    name = relative_to_root(executed)
+    problems = litter_problems(notebook, name) + output_problems(notebook, name)
+    if problems := problems + staleness_problems(notebook, name):
+        raise BookError("\n".join(problems))
+    write_notebook(notebook, page)
+    return page

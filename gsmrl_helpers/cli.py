@@ -1,0 +1,187 @@
+"""The program `gsmrl`: runs, data, notebooks, the book."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gsmrl_helpers import book, notebooks, runs
+from gsmrl_helpers.paths import BUILD_DIR, ROOT, RUNS_DIR, relative_to_root
+
+app = typer.Typer(
+    help="GSM8K RL: run experiments, import data, check notebooks, build the book.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets that are not part of the repository.", no_args_is_help=True)
+notebooks_app = typer.Typer(help="Pairs of .py and .ipynb.", no_args_is_help=True)
+book_app = typer.Typer(help="The HTML book.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(notebooks_app, name="notebooks")
+app.add_typer(book_app, name="book")
+
+
+def say_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Show an error that a user can mend as one clean message and exit with 2."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (ValueError, book.BookError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+
+    return wrapped
+
+
+def report(problems: list[str], what: str) -> None:
+    """Print the problems and exit with 1, or say that there are none."""
+    for problem in problems:
+        typer.echo(problem, err=True)
+    if problems:
+        typer.echo(f"{what}: {len(problems)} problems", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{what}: no problems")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read `0`, `0,1,5` or `0-3` (both ends included).
+
+    Raises:
+        ValueError: anything else, a negative seed, or one named twice.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ValueError(f"--seeds {text!r}: give numbers as in 0 or 0,1,5 or 0-3")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"--seeds {text!r} names no seed, or one twice")
+    return seeds
+
+
+def parse_overrides(settings: list[str]) -> dict[str, Any]:
+    """Read `name=value` settings: a value that is JSON is read as such, any other is a string.
+
+    Raises:
+        ValueError: a setting without `=`, or a name given twice.
+    """
+    overrides: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name or name in overrides:
+            raise ValueError(f"--set {setting!r}: give each name once, as name=value")
+        try:
+            overrides[name] = json.loads(value)
+        except json.JSONDecodeError:
+            overrides[name] = value
+    return overrides
+
+
+@app.command()
+@say_errors
+def run(
+    experiment: Annotated[str, typer.Argument(help="The experiment's name, such as on-policy.")],
+    profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
+    seeds: Annotated[str, typer.Option(help="0, or 0,1,5, or 0-3.")] = "0",
+    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = RUNS_DIR,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
+) -> None:
+    """Run an experiment once a seed; a run that is finished is kept."""
+    failures = runs.run_experiment(
+        experiment,
+        profile,
+        parse_seeds(seeds),
+        runs_dir,
+        jobs=jobs,
+        overrides=parse_overrides(settings or []),
+        fresh=fresh,
+    )
+    for failure in failures:
+        typer.echo(f"error: {failure}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@data_app.command("gsm8k")
+@say_errors
+def data_gsm8k(
+    source: Annotated[Path, typer.Option("--from", help="A folder with train and test.jsonl.")],
+) -> None:
+    """Import GSM8K from a folder, with the same check of the sums as a download."""
+    from gsmrl_helpers.gsm8k import import_gsm8k
+
+    for path in import_gsm8k(source):
+        typer.echo(relative_to_root(path))
+
+
+@notebooks_app.command("check")
+@say_errors
+def notebooks_check() -> None:
+    """Check pairs, tags, outputs and litter of all notebooks, and the recorded runs."""
+    problems = list(notebooks.iter_problems(notebooks.find_notebooks()))
+    for page in sorted(book.RECORDED_DIR.glob("*.ipynb")):
+        problems += book.recorded_problems(page)
+    report(problems, "notebooks")
+
+
+@notebooks_app.command("execute")
+@say_errors
+def notebooks_execute(
+    names: Annotated[list[str], typer.Argument(help="13, or 13_run_grpo.")],
+) -> None:
+    """Execute notebooks from cleared outputs and store the outputs in them."""
+    for path in notebooks.find_notebooks(names):
+        notebooks.sync(path)
+        notebooks.execute(path)
+        typer.echo(f"{relative_to_root(path)}: executed")
+
+
+@notebooks_app.command("sync")
+@say_errors
+def notebooks_sync(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Write each .ipynb from its .py, keeping the outputs of cells that did not change."""
+    for path in notebooks.find_notebooks(names or []):
+        notebooks.sync(path)
+        typer.echo(f"{relative_to_root(path)}: written from {path.with_suffix('.py').name}")
+
+
+@book_app.command("build")
+@say_errors
+def book_build(
+    out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR,
+    run_folder: Annotated[
+        Path | None, typer.Option("--run", help="A run to show in place of the recorded one.")
+    ] = None,
+) -> None:
+    """Build the HTML from stored outputs; any warning is an error."""
+    html = book.build_book(out.resolve(), ROOT / run_folder if run_folder else None)
+    typer.echo(f"the book: {html / 'index.html'}")
+
+
+@book_app.command("check")
+@say_errors
+def book_check(out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR) -> None:
+    """Check that every page of the toc is in the site and shows its outputs."""
+    report(book.site_problems(out.resolve() / "source", out.resolve() / "html"), "pages")
+
+
+@book_app.command("record")
+@say_errors
+def book_record(run_folder: Path) -> None:
+    """Store a run, scrubbed, as the page of the book that records its experiment."""
+    typer.echo(relative_to_root(book.record_run(run_folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(app())

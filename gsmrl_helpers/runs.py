@@ -1,0 +1,233 @@
+"""Runs: a parameterised notebook, executed by papermill, whose folder keeps what it made.
+
+Papermill injects a cell after the one tagged `parameters`. It accepts names that no cell declares
+(they change nothing) and turns values it does not know (numpy scalars, tuples, paths) into
+strings; both are refused here, before anything runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import papermill
+from nbformat import NotebookNode
+
+from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.notebooks import (
+    NotebookError,
+    cell_tags,
+    read_notebook,
+    stamp_executed,
+    write_notebook,
+)
+from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
+from gsmrl_helpers.records import MANIFEST, read_manifest
+
+RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
+EXECUTED_NAME = "run.ipynb"
+SCALARS = (bool, int, float, str, type(None))
+
+
+class ParameterError(ValueError):
+    """A parameter that the notebook does not declare, or that papermill cannot carry."""
+
+
+class RunFailedError(NotebookError):
+    """A cell of the launched notebook failed; the executed notebook was kept."""
+
+
+def declared_parameters(notebook: NotebookNode) -> set[str]:
+    """Return the names that the cell tagged `parameters` assigns.
+
+    Raises:
+        ParameterError: there is not exactly one such cell.
+    """
+    cells = [cell for cell in notebook.cells if "parameters" in cell_tags(cell)]
+    if len(cells) != 1:
+        raise ParameterError(
+            f"a launched notebook has one cell tagged parameters, not {len(cells)}"
+        )
+    names: set[str] = set()
+    for statement in ast.parse(cells[0].source).body:
+        if isinstance(statement, ast.Assign):
+            names |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            names.add(statement.target.id)
+    return names
+
+
+def check_parameters(parameters: Mapping[str, Any], declared: set[str]) -> None:
+    """Refuse what papermill would ignore or turn into a string.
+
+    Raises:
+        ParameterError: naming the parameter, what was given and what is allowed.
+    """
+    if unknown := sorted(set(parameters) - declared):
+        raise ParameterError(
+            f"no cell declares {', '.join(unknown)}; the notebook's parameters are "
+            + ", ".join(sorted(declared))
+        )
+    for name, value in parameters.items():
+        _check_value(name, value)
+
+
+def _check_value(name: str, value: Any) -> None:
+    # exact types: numpy.float64 is a float, and an IntEnum an int, yet neither is written as one
+    if type(value) in SCALARS:
+        return
+    if type(value) is list:
+        for index, item in enumerate(value):
+            _check_value(f"{name}[{index}]", item)
+    elif type(value) is dict and all(type(key) is str for key in value):
+        for key, item in value.items():
+            _check_value(f"{name}[{key!r}]", item)
+    else:
+        raise ParameterError(
+            f"{name} = {value!r} ({type(value).__name__}) cannot be handed to a notebook; allowed: "
+            "bool, int, float, str, None, and lists and dicts (with string keys) of these"
+        )
+
+
+def launch_notebook(
+    notebook: Path, output_path: Path, parameters: Mapping[str, Any]
+) -> NotebookNode:
+    """Execute a parameterised notebook with the clone as working directory.
+
+    The executed notebook is written to `output_path` cell by cell, also when a cell fails.
+
+    Raises:
+        ParameterError: see `check_parameters`; nothing has run then.
+        RunFailedError: a cell failed, or the kernel died.
+    """
+    check_parameters(parameters, declared_parameters(read_notebook(notebook)))
+    output_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _environment(PYTHONHASHSEED="0"):
+            executed = papermill.execute_notebook(
+                str(notebook).replace("{", "{{").replace("}", "}}"),  # papermill formats its paths
+                str(output_path).replace("{", "{{").replace("}", "}}"),
+                dict(parameters),
+                kernel_name="python3",
+                progress_bar=False,
+                cwd=str(ROOT),
+            )
+    except Exception as error:  # a failed cell, a dead kernel, a time-out: all end the run
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+        raise RunFailedError(
+            f"{notebook.name} failed: {reason} (see {relative_to_root(output_path)})"
+        ) from error
+    stamp_executed(executed)
+    write_notebook(executed, output_path)
+    return executed
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set environment variables, which kernels inherit, and put the old ones back."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# --- experiments: one run a seed ----------------------------------------------------------------
+
+
+def run_folder(experiment: str, profile: str, seed: int, runs_dir: Path = RUNS_DIR) -> Path:
+    """Return the folder of one run: `runs/<profile>/<experiment>/seed-<k>`."""
+    return runs_dir / profile / experiment / f"seed-{seed}"
+
+
+def is_finished(folder: Path) -> bool:
+    """Say whether the manifest of this folder calls its run finished."""
+    return (folder / MANIFEST).is_file() and read_manifest(folder)["status"] == "finished"
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename a run's folder out of the way, so that nothing is overwritten; return its new name."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.aside-{number}")).exists():
+        number += 1
+    return folder.rename(aside)
+
+
+def run_seed(folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_NOTEBOOK) -> Path:
+    """Launch one run into its folder and return the executed notebook, kept beside the metrics."""
+    # The loop refuses a folder that is not empty, so the notebook moves in when it has ended.
+    running = folder.with_name(f"{folder.name}.running.ipynb")
+    try:
+        launch_notebook(notebook, running, {**parameters, "output_dir": relative_to_root(folder)})
+    finally:
+        if running.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            running.replace(folder / EXECUTED_NAME)
+    return folder / EXECUTED_NAME
+
+
+def run_experiment(
+    experiment: str,
+    profile: str,
+    seeds: Iterable[int],
+    runs_dir: Path = RUNS_DIR,
+    jobs: int = 1,
+    overrides: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    notebook: Path = RUN_NOTEBOOK,
+) -> list[str]:
+    """Run an experiment once a seed and return what failed, in words.
+
+    A finished run is left as it is unless `fresh`; what an earlier try left is set aside, never
+    overwritten. `jobs` runs share the cores.
+
+    Raises:
+        ValueError: an unknown experiment, profile or setting; nothing has run then.
+    """
+    waiting: list[tuple[Path, dict[str, Any]]] = []
+    for seed in seeds:
+        experiment_config(experiment, profile, seed=seed, overrides=dict(overrides or {}))
+        folder = run_folder(experiment, profile, seed, runs_dir)
+        if is_finished(folder) and not fresh:
+            print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
+            continue
+        if aside := set_aside(folder):
+            print(f"{relative_to_root(folder)}: what was there is now {aside.name}")
+        parameters = {"profile": profile, "experiment": experiment, "seed": seed}
+        waiting.append((folder, {**parameters, "overrides": dict(overrides or {})}))
+    return _run_all(waiting, notebook, jobs)
+
+
+def _run_all(waiting: list[tuple[Path, dict[str, Any]]], notebook: Path, jobs: int) -> list[str]:
+    if jobs == 1:
+        return [failure for job in waiting if (failure := _run_one(*job, notebook))]
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    # papermill changes the working directory of its process: parallel runs need one each
+    with (
+        _environment(OMP_NUM_THREADS=threads),
+        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
+    ):
+        futures = [pool.submit(_run_one, *job, notebook) for job in waiting]
+        return [failure for future in futures if (failure := future.result())]
+
+
+def _run_one(folder: Path, parameters: Mapping[str, Any], notebook: Path) -> str | None:
+    print(f"{relative_to_root(folder)}: running", flush=True)
+    try:
+        run_seed(folder, parameters, notebook)
+    except NotebookError as error:
+        return str(error)
+    return None
