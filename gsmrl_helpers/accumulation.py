@@ -1,0 +1,152 @@
+"""The gradient of a batch's loss, summed microbatch by microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers.losses import (
+    aggregate_loss_across_microbatch,
+    check_importance_options,
+    check_normalization_options,
+    compute_policy_gradient_loss,
+    kl_estimate,
+)
+from gsmrl_helpers.options import (
+    ImportanceReweighting,
+    KLEstimator,
+    LossNormalization,
+    require_choice,
+    require_finite,
+    require_number,
+)
+from gsmrl_helpers.step_metrics import TokenMeans
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How log-probabilities and advantages make a loss: the options of `grpo_train_step`."""
+
+    importance_reweighting_method: ImportanceReweighting = "none"
+    cliprange: float | None = None
+    loss_normalization: LossNormalization = "sequence"
+    normalization_constant: float | None = None
+    kl_coef: float = 0.0
+    kl_estimator: KLEstimator = "k3"
+    entropy_coef: float = 0.0
+
+    def check(self, old_log_probs: Tensor | None, ref_log_probs: Tensor | None) -> None:
+        """Refuse bad options before any model runs, so that a batch without signal does too.
+
+        Raises:
+            ValueError: naming the option, what was given and what is allowed.
+        """
+        check_importance_options(self.importance_reweighting_method, old_log_probs, self.cliprange)
+        if self.loss_normalization != "token":  # whose constant is counted later
+            check_normalization_options(self.loss_normalization, self.normalization_constant)
+        require_choice("kl_estimator", self.kl_estimator, KLEstimator)
+        require_finite("entropy_coef", self.entropy_coef)
+        require_finite("kl_coef", self.kl_coef)
+        require_number("kl_coef", self.kl_coef, 0)
+        if self.kl_coef and ref_log_probs is None:
+            raise ValueError(f"kl_coef={self.kl_coef!r} needs ref_log_probs, got None")
+
+    def loss(self, model: torch.nn.Module, microbatch: Batch) -> tuple[Tensor, Batch]:
+        """Aggregated loss of one microbatch, and the (b, T) token values worth averaging."""
+        mask = microbatch["response_mask"]
+        old, ref = microbatch.get("old_log_probs"), microbatch.get("ref_log_probs")
+        scored = get_response_log_probs(
+            model, microbatch["input_ids"], microbatch["labels"], return_token_entropy=True
+        )
+        log_probs = scored["log_probs"].masked_fill(~mask, 0.0)
+        token_loss, importance = compute_policy_gradient_loss(
+            microbatch["advantages"],
+            log_probs,
+            self.importance_reweighting_method,
+            old,
+            self.cliprange,
+            mask,
+        )
+        token_entropy = scored["token_entropy"]
+        # Only logged, it would keep a second graph over the whole vocabulary alive.
+        token_entropy = token_entropy if self.entropy_coef else token_entropy.detach()
+        token_values = {"token_entropy": token_entropy, **importance}
+        if old is not None:
+            token_values["kl_to_old"] = kl_estimate(old, log_probs, "k3")
+        if ref is not None:
+            token_values["kl_to_ref"] = kl_estimate(log_probs, ref, self.kl_estimator)
+            token_loss = token_loss + self.kl_coef * token_values["kl_to_ref"]
+        if self.entropy_coef:
+            token_loss = token_loss - self.entropy_coef * token_entropy
+        loss = aggregate_loss_across_microbatch(
+            token_loss, mask, self.loss_normalization, self.normalization_constant
+        )
+        return loss, token_values
+
+
+def accumulate_gradients(
+    model: torch.nn.Module, batch: Batch, rows: Tensor, objective: Objective, microbatch_size: int
+) -> tuple[Tensor, TokenMeans]:
+    """Leave in `.grad` the gradient of the whole batch's loss, of which only `rows` have one.
+
+    Args:
+        model: its gradients are replaced; its mode is restored.
+        batch: B rows, as `make_batch` returns them.
+        rows: (K,) indices of the rows to put through the model; the others add 0 to the loss.
+        objective: the loss.
+        microbatch_size: rows that share one graph; it is freed before the next is built.
+
+    Returns:
+        The batch's loss, a detached scalar, and the means over the response tokens of `rows`.
+    """
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    device = next(model.parameters()).device
+    total_loss, token_means = torch.zeros((), device=device), TokenMeans()
+    with dropout_off(model):
+        for start in range(0, len(rows), microbatch_size):
+            chosen = rows[start : start + microbatch_size]
+            microbatch = take_rows(batch, chosen, device)
+            loss, token_values = objective.loss(model, microbatch)
+            if objective.loss_normalization == "sequence":
+                # A mean over few responses, weighted by their share of all B, pruned ones included.
+                loss = loss * (len(chosen) / len(batch["labels"]))
+            loss.backward()
+            total_loss = total_loss + loss.detach()
+            token_means.add(token_values, microbatch["response_mask"])
+    return total_loss, token_means
+
+
+def take_rows(batch: Batch, rows: Tensor, device: torch.device) -> Batch:
+    """The given rows, without the columns behind the last response token of the longest one."""
+    width = int(batch["response_mask"][rows].any(dim=0).nonzero().max()) + 1
+    return {
+        name: (values[rows, :width] if values.dim() == 2 else values[rows]).to(device)
+        for name, values in batch.items()
+    }
+
+
+@contextmanager
+def dropout_off(model: torch.nn.Module) -> Iterator[None]:
+    """Every module in eval mode, each back in its own mode afterwards.
+
+    With dropout on, two passes of the same weights differ, and π_θ/π_old is not 1 before the
+    first update.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            # A transformers layer checkpoints its activations only if it is itself in training
+            # mode; the modules inside it, where the dropout is, need not be.
+            module.training = getattr(module, "gradient_checkpointing", False)
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

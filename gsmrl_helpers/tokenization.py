@@ -1,0 +1,90 @@
+"""Prompts and responses as token ids, with a mask that says which labels the model wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+
+def tokenize_prompt_and_output(
+    prompt_strs: Sequence[str],
+    output_strs: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    output_token_ids: Sequence[Sequence[int]] | None = None,
+) -> dict[str, Tensor]:
+    """Tokenize prompts and outputs apart, join and right-pad them, and shift by one for training.
+
+    Prompt and output never merge into one token, no special token is added between or around
+    them, and no end-of-sequence token is appended. With T = the longest joined row:
+
+    Args:
+        prompt_strs: B prompts, each of at least one token.
+        output_strs: B responses; one may be empty.
+        tokenizer: pads with its `pad_token_id`, else with its `eos_token_id`.
+        output_token_ids: B lists of ids that stand in for `output_strs`: the tokens as they were
+            sampled, which re-encoding their text need not give back (a sampled EOS included).
+
+    Returns:
+        Three tensors of shape (B, T - 1):
+            `input_ids` (int64): the joined rows without their last position;
+            `labels` (int64): the joined rows without their first position, so that `labels[:, t]`
+                is the token that the model predicts at `input_ids[:, t]`;
+            `response_mask` (bool): True where the label is a response token. The first response
+                token is predicted from the last prompt token, so its mask sits there.
+
+    Raises:
+        ValueError: no rows; unequal numbers of rows; a prompt without tokens; a tokenizer that
+            has neither a padding nor an end-of-sequence token.
+    """
+    outputs = output_strs if output_token_ids is None else output_token_ids
+    if len(prompt_strs) != len(outputs) or len(prompt_strs) == 0:
+        raise ValueError(
+            f"prompts and outputs must be equally many, and at least one: "
+            f"got {len(prompt_strs)} prompts and {len(outputs)} outputs"
+        )
+    pad_token_id = padding_token_id(tokenizer)
+
+    rows, masks = [], []
+    for index, (prompt_str, output) in enumerate(zip(prompt_strs, outputs, strict=True)):
+        prompt_ids = encode(tokenizer, prompt_str)
+        if not prompt_ids:
+            raise ValueError(
+                f"prompt {index} ({prompt_str!r}) has no tokens: the first response token would "
+                "have no position to be predicted from"
+            )
+        output_ids = encode(tokenizer, output) if output_token_ids is None else [*map(int, output)]
+        rows.append(torch.tensor(prompt_ids + output_ids))
+        masks.append(torch.tensor([False] * len(prompt_ids) + [True] * len(output_ids)))
+
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+    mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True, padding_value=False)
+    return {
+        "input_ids": tokens[:, :-1],
+        "labels": tokens[:, 1:],
+        "response_mask": mask[:, 1:],
+    }
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of `text` alone, without the special tokens a tokenizer may like to add."""
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def padding_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that fills a row's end: the padding token, else the end-of-sequence token.
+
+    Raises:
+        ValueError: the tokenizer has neither.
+    """
+    # Which of the two is of no consequence: no position that counts ever attends to padding.
+    for token_id in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token_id is not None:
+            return token_id
+    raise ValueError(
+        "the tokenizer has neither pad_token_id nor eos_token_id: set one, "
+        "for example tokenizer.pad_token = tokenizer.eos_token"
+    )

@@ -1,0 +1,228 @@
+"""One GRPO step: from a batch of graded rollouts to one step of the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from gsmrl_helpers.accumulation import Batch, Objective, accumulate_gradients
+from gsmrl_helpers.advantages import compute_group_normalized_rewards
+from gsmrl_helpers.options import (
+    AdvantageNormalizer,
+    Baseline,
+    ImportanceReweighting,
+    KLEstimator,
+    LossNormalization,
+    require_number,
+    require_positive_integer,
+)
+from gsmrl_helpers.rewards import RewardFn, compute_rollout_rewards
+from gsmrl_helpers.step_metrics import changed_share, rollout_metrics, sample_parameters
+from gsmrl_helpers.tokenization import tokenize_prompt_and_output
+
+
+def grpo_train_step(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: torch.optim.Optimizer,
+    gradient_accumulation_steps: int,
+    max_grad_norm: float | None,
+    reward_fn: RewardFn | None,
+    repeated_prompts: Sequence[str],
+    rollout_responses: Sequence[str],
+    repeated_ground_truths: Sequence[str],
+    group_size: int,
+    baseline: Baseline = "mean",
+    advantage_eps: float = 1e-6,
+    advantage_normalizer: AdvantageNormalizer = "std",
+    importance_reweighting_method: ImportanceReweighting = "none",
+    old_log_probs: Tensor | None = None,
+    cliprange: float | None = None,
+    loss_normalization: LossNormalization = "sequence",
+    normalization_constant: float | None = None,
+    *,
+    rollout_token_ids: Sequence[Sequence[int]] | None = None,
+    raw_rewards: Tensor | Sequence[float] | None = None,
+    kl_coef: float = 0.0,
+    ref_log_probs: Tensor | None = None,
+    kl_estimator: KLEstimator = "k3",
+    entropy_coef: float = 0.0,
+) -> tuple[Tensor, dict[str, float | None]]:
+    """Take one optimizer step on B = prompts · G rollouts, the G responses to a prompt adjacent.
+
+    The loss at each response token is the policy-gradient loss, plus kl_coef · KL(π_θ || π_ref),
+    minus entropy_coef · entropy; `aggregate_loss_across_microbatch` says how tokens are averaged.
+    Neither the number of microbatches nor the pruning of responses changes the gradient. The
+    model runs without dropout, so that on fresh rollouts π_θ/π_old is 1; its mode is restored.
+    Every trainable parameter gets a gradient, 0 where nothing flowed, so that a step without any
+    signal moves momentum as it would have done unpruned.
+
+    Args:
+        model: a causal language model, `model(input_ids).logits`.
+        tokenizer: encodes prompts and responses, apart.
+        optimizer: over the model's parameters; its gradients are None afterwards.
+        gradient_accumulation_steps: microbatches hold ceil(B / this) responses, so that there are
+            at most so many, and fewer where responses are pruned.
+        max_grad_norm: the gradient's norm is clipped to it; None only measures.
+        reward_fn: see `compute_rollout_rewards`; not called where `raw_rewards` is given.
+        repeated_prompts: B prompts, each repeated G times.
+        rollout_responses: B responses.
+        repeated_ground_truths: B ground truths, each repeated G times.
+        group_size: G.
+        baseline, advantage_eps, advantage_normalizer: see `compute_group_normalized_rewards`.
+        importance_reweighting_method, cliprange: see `compute_policy_gradient_loss`.
+        old_log_probs: (B, ≥ T), aligned with the labels that `tokenize_prompt_and_output` gives
+            for these rollouts, (B, T). Columns beyond T hold no response token and are dropped.
+        loss_normalization: see `aggregate_loss_across_microbatch`.
+        normalization_constant: needed by "constant" alone: for "token" the step counts the
+            response tokens of all B rows, pruned ones included.
+        rollout_token_ids: B lists of ids, trained on as they were sampled; the strings are then
+            only graded.
+        raw_rewards: (B,) rewards that were computed elsewhere.
+        kl_coef: weight of the KL penalty, at least 0; needs `ref_log_probs`.
+        ref_log_probs: (B, ≥ T) under the reference model, like `old_log_probs`.
+        kl_estimator: see `kl_estimate`.
+        entropy_coef: weight of the entropy bonus.
+
+    Returns:
+        loss: scalar, detached: minus the objective over the whole batch.
+        metadata: the floats (or None) that `step_metrics.STEP_METRICS` defines. Truncation is not
+            among them: only the sampler knows why a response ended.
+
+    Raises:
+        ValueError: an unknown option, a missing argument, lengths or shapes that do not fit.
+        FloatingPointError: the gradient is not finite; the parameters are as they were.
+    """
+    require_positive_integer("gradient_accumulation_steps", gradient_accumulation_steps)
+    if max_grad_norm is not None:
+        require_number("max_grad_norm", max_grad_norm, 0, above=True)
+    objective = Objective(
+        importance_reweighting_method,
+        cliprange,
+        loss_normalization,
+        normalization_constant,
+        kl_coef,
+        kl_estimator,
+        entropy_coef,
+    )
+    objective.check(old_log_probs, ref_log_probs)
+
+    # 1. Rewards, and 2. advantages within each group.
+    rewards, format_rewards, answer_rewards = score_rollouts(
+        reward_fn, rollout_responses, repeated_ground_truths, raw_rewards
+    )
+    advantages, group_metadata = compute_group_normalized_rewards(
+        rewards, group_size, baseline, advantage_eps, advantage_normalizer
+    )
+
+    # 3. Tokens, and 4. the responses that can move the policy.
+    batch = tokenize_prompt_and_output(
+        repeated_prompts, rollout_responses, tokenizer, output_token_ids=rollout_token_ids
+    )
+    batch |= constants_of_loss(batch["response_mask"], advantages, old_log_probs, ref_log_probs)
+    lengths = batch["response_mask"].sum(dim=1)
+    num_tokens = int(lengths.sum())
+    if loss_normalization == "token":
+        objective = replace(objective, normalization_constant=max(num_tokens, 1))
+    has_signal = (advantages != 0) & (lengths > 0)
+    # A KL or entropy term has a gradient without any advantage, on every response with tokens.
+    kept = has_signal if kl_coef == entropy_coef == 0 else lengths > 0
+
+    # 5. Gradients, summed over microbatches.
+    parameters_before = sample_parameters(model)
+    microbatch_size = math.ceil(len(lengths) / gradient_accumulation_steps)
+    try:
+        loss, token_means = accumulate_gradients(
+            model, batch, kept.nonzero().flatten(), objective, microbatch_size
+        )
+        # 6. Clip, and 7. step.
+        grad_norm = clip_gradients(model, max_grad_norm)
+        optimizer.step()
+    finally:
+        model.zero_grad(set_to_none=True)
+
+    # 8. What to log.
+    return loss, {
+        "loss": loss.item(),
+        "grad_norm": grad_norm,
+        "no_signal": float(not has_signal.any()),
+        **group_metadata,
+        "trained_row_share": kept.double().mean().item(),
+        "token_entropy": token_means["token_entropy"],
+        "token_entropy_token_share": token_means.num_tokens / num_tokens if num_tokens else None,
+        "mean_ratio": token_means["ratio"],
+        "kl_to_old": token_means["kl_to_old"],
+        "clip_fraction": token_means["is_clipped"],
+        "kl_to_ref": token_means["kl_to_ref"],
+        **rollout_metrics(rewards, format_rewards, answer_rewards, lengths, group_size),
+        "changed_parameter_share": changed_share(parameters_before, sample_parameters(model)),
+    }
+
+
+def score_rollouts(
+    reward_fn: RewardFn | None,
+    rollout_responses: Sequence[str],
+    repeated_ground_truths: Sequence[str],
+    raw_rewards: Tensor | Sequence[float] | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Total, format and answer rewards, (B,) each; of `raw_rewards` only the total is known."""
+    if raw_rewards is not None:
+        return torch.as_tensor(raw_rewards).detach().cpu(), None, None
+    if reward_fn is None:
+        raise ValueError("reward_fn=None needs raw_rewards, got None: give one of the two")
+    rewards, metadata = compute_rollout_rewards(
+        reward_fn, rollout_responses, repeated_ground_truths
+    )
+    return rewards, metadata["format_rewards"], metadata["answer_rewards"]
+
+
+def constants_of_loss(
+    response_mask: Tensor,
+    advantages: Tensor,
+    old_log_probs: Tensor | None,
+    ref_log_probs: Tensor | None,
+) -> Batch:
+    """What the loss needs beside the tokens: (B,) advantages and (B, T) given log-probabilities.
+
+    Raises:
+        ValueError: not one advantage per row, or log-probabilities that do not cover the labels.
+    """
+    batch_size, width = response_mask.shape
+    if len(advantages) != batch_size:
+        raise ValueError(f"got {len(advantages)} rewards for {batch_size} prompts and responses")
+    constants = {"advantages": advantages}
+    for name, given in (("old_log_probs", old_log_probs), ("ref_log_probs", ref_log_probs)):
+        if given is None:
+            continue
+        if given.dim() != 2 or given.shape[0] != batch_size or given.shape[1] < width:
+            raise ValueError(
+                f"{name} must have shape ({batch_size}, T), T ≥ {width}, aligned with the labels "
+                f"of these rollouts: got {tuple(given.shape)}"
+            )
+        # Rows are right-padded, so what a wider batch has beyond this one's width is padding.
+        aligned = given.detach()[:, :width]
+        constants[name] = aligned.masked_fill(~response_mask.to(aligned.device), 0.0)
+    return constants
+
+
+def clip_gradients(model: torch.nn.Module, max_grad_norm: float | None) -> float:
+    """Clip the gradient's norm to `max_grad_norm`, and return what it was before.
+
+    Raises:
+        FloatingPointError: the norm is not finite.
+    """
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    if not grad_norm.isfinite():
+        raise FloatingPointError(
+            f"the gradient norm is {grad_norm.item()}, so no step was taken: look for non-finite "
+            "log-probabilities at response tokens, or lower the learning rate"
+        )
+    if max_grad_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, grad_norm)
+    return grad_norm.item()
