@@ -159,7 +159,7 @@ _NUMBER = re.compile(
         (?: (?:\s+is)? \s*[=:]\s* | \s+is\s+ ) )?
     (?P<sign> [+-]?¤\s* | ¤\s*[+-] | [+-]? )
     (?: (?P<integer> {_INTEGER} )? \. (?P<decimals> [0-9]+ )
-      | (?: (?P<whole> {_INTEGER} )[ ]+ )? (?P<num> {_INTEGER} ) \s*/\s* (?P<den> {_INTEGER} )
+      | (?: (?P<whole> {_INTEGER} )[ ]+ )? (?P<num> {_INTEGER} ) [ ]*/[ ]* (?P<den> {_INTEGER} )
       | (?P<only> {_INTEGER} )
     )
     (?: \s*[¤%¢°] )?

@@ -71,7 +71,7 @@ NEVER_18 = [
     "18 dozen|18 million|18million|18 Hundred|18k|18 m|18th|18 squared|18 times two",
     "18 divided by two|18 minus one|18 less than x|18 is wrong|no answer is 18",
     "18e0|1.8e1|0x12|0b10010|１８|१८|٣|eighteen|XVIII|nan|inf|None|$|-| ||the answer is",
-    r"\frac{18}{0}|\frac{18}{1}8|\frac{1}{1}8|1\text8|1**8**|1$8|1{8}|18_{10}",
+    r"\frac{18}{0}|\frac{18}{1}8|\frac{1}{1}8|1\text8|1**8**|36*/2|1$8|1{8}|18_{10}",
     " ".join(map(str, range(1, 101))),
     ",".join(map(str, range(1, 101))),
 ]
