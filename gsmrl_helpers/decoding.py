@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 
 class Decoder(Protocol):
@@ -38,7 +39,7 @@ class Decoder(Protocol):
         """Append token_ids (R,) int64 to the rows; returns (R, vocab) logits of the next token."""
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these, an int64 index in rising order."""
+        """Go on with these rows only, and in this order: an int64 index without repeats."""
 
 
 def common_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
@@ -59,6 +60,43 @@ def left_pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[
     ids = [[0] * (length - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[0] * (length - len(sequence)) + [1] * len(sequence) for sequence in sequences]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+class PreallocatedLayer(DynamicLayer):
+    """One layer's keys and values, in memory laid out in advance: a new token copies no old one.
+
+    Args:
+        keys: (rows, kv_heads, length, head_dim) of the prompt.
+        values: The same shape.
+        max_new_tokens: How much longer the rows may grow.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, max_new_tokens: int) -> None:
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        rows, kv_heads, length, head_dim = keys.shape
+        shape = (2, rows, kv_heads, length + max_new_tokens, head_dim)
+        self.memory = keys.new_empty(shape)
+        self.memory[0, :, :, :length], self.memory[1, :, :, :length] = keys, values
+        self._show(length)
+
+    def _show(self, length: int) -> None:
+        self.keys, self.values = self.memory[:, :, :, :length]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+        """Append (rows, kv_heads, new, head_dim); returns views of all keys and values."""
+        start, end = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
+        self._show(end)
+        self.keys[:, :, start:], self.values[:, :, start:] = key_states, value_states
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Go on with these rows in this order; only those that change places are copied."""
+        moved = (indices != torch.arange(len(indices), device=self.device)).nonzero().flatten()
+        length = self.keys.shape[2]
+        self.memory[:, moved, :, :length] = self.memory[:, indices[moved], :, :length]
+        self.memory = self.memory[:, : len(indices)]
+        self._show(length)
 
 
 class HuggingFaceDecoder:
@@ -86,8 +124,23 @@ class HuggingFaceDecoder:
         ids, mask = left_pad([prompt[template_length:] for prompt in prompts], device)
         self.mask = torch.cat([self.mask.expand(len(prompts), -1), mask], dim=1)
         logits = self._forward(ids)
-        self.keep(prompt_of_row)
+        self._open_rows(prompt_of_row, max_new_tokens)
         return logits[prompt_of_row]
+
+    def _open_rows(self, prompt_of_row: Tensor, max_new_tokens: int) -> None:
+        """From the prompts' keys and values to the rows'."""
+        self.mask = self.mask[prompt_of_row]
+        if all(type(layer) is DynamicLayer for layer in self.cache.layers):
+            self.cache = Cache(
+                layers=[
+                    PreallocatedLayer(
+                        layer.keys[prompt_of_row], layer.values[prompt_of_row], max_new_tokens
+                    )
+                    for layer in self.cache.layers
+                ]
+            )
+        else:  # sliding windows and recurrent states have memory of their own kind
+            self.cache.batch_select_indices(prompt_of_row)
 
     def step(self, token_ids: Tensor) -> Tensor:
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], dim=1)

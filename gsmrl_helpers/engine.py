@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder, common_prefix_length
+from gsmrl_helpers.decoding import Decoder, common_prefix_length
+from gsmrl_helpers.olmo2_decoding import decoder_for
 from gsmrl_helpers.sampling import SamplingParams, row_uniforms, sample_next_token
 from gsmrl_helpers.stopping import StopStrings, decode_text
 
@@ -114,7 +115,7 @@ class LocalEngine:
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.eos_token_ids = _eos_token_ids(model, tokenizer)
         self._is_eos = np.isin(np.arange(self.vocab_size), list(self.eos_token_ids))
-        self.decoder: Decoder = HuggingFaceDecoder(model)
+        self.decoder: Decoder = decoder_for(model)
         self._stop_strings: dict[tuple[tuple[str, ...], bool], StopStrings] = {}
 
     def sync_policy_weights(self, policy: nn.Module) -> None:
@@ -198,9 +199,10 @@ class LocalEngine:
             if finished.all() or t + 1 == num_tokens:
                 break
             if self.compaction and finished[in_batch].any():
-                stay = torch.from_numpy(np.flatnonzero(~finished[in_batch])).to(logits.device)
-                self.decoder.keep(stay)
-                in_batch, next_ids = in_batch[~finished[in_batch]], next_ids[stay]
+                stay = fill_gaps(finished[in_batch])
+                rows_kept = torch.from_numpy(stay).to(logits.device)
+                self.decoder.keep(rows_kept)
+                in_batch, next_ids = in_batch[stay], next_ids[rows_kept]
             logits = self.decoder.step(next_ids)
         for row in np.flatnonzero(~finished):
             text = decode_text(self.tokenizer, sampled[row])
@@ -232,6 +234,21 @@ class LocalEngine:
         if key not in self._stop_strings:
             self._stop_strings[key] = StopStrings(self.tokenizer, self.vocab_size, *key)
         return self._stop_strings[key]
+
+
+def fill_gaps(finished: np.ndarray) -> np.ndarray:
+    """Which rows go on, the last ones in the places that finished ones leave: fewest copies.
+
+    Args:
+        finished: (rows,) bool.
+
+    Returns:
+        (unfinished,) int64 index, row i's successor in place i: `[0, 1, 0, 0]` gives `[0, 3, 2]`.
+    """
+    open_rows = np.flatnonzero(~finished)
+    order = np.arange(len(open_rows))
+    order[finished[: len(order)]] = open_rows[open_rows >= len(order)]
+    return order
 
 
 def _completion(row: _Row, text: str, token_ids: np.ndarray, finish_reason: str) -> Completion:

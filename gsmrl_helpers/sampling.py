@@ -136,13 +136,12 @@ def sample_next_token(logits: Tensor, uniforms: Tensor, params: SamplingParams) 
     Raises:
         FloatingPointError: The logits contain NaN or +inf, or a whole row of -inf.
     """
-    best = logits.max(dim=-1)
-    if not best.values.isfinite().all():
+    if not logits.amax(dim=-1).isfinite().all():
         raise FloatingPointError(
             "the model's logits contain NaN or infinity: its weights have probably diverged"
         )
     if params.temperature == 0:
-        return best.indices
+        return logits.argmax(dim=-1)
     cdf = next_token_probs(logits, params).cumsum(dim=-1)
     # Scaled by the last entry, which rounding leaves a little off 1, the target stays below it, and
     # the first entry above the target always belongs to a token that raised the sum.
