@@ -39,7 +39,7 @@ WARNING_LINE = re.compile(r"\bWARNING\b|\bERROR\b|Validation errors in config")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class BookError(RuntimeError):
+class BookError(ValueError):
     """The book did not build, or a page of it does not show what it should."""
 
 

@@ -1,4 +1,7 @@
-"""The program `gsmrl`: runs, data, notebooks, the book."""
+"""The program `gsmrl`: runs, data, notebooks, the book.
+
+Commands import what they need when they run: `gsmrl --help` should not wait for Sphinx.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gsmrl_helpers import book, notebooks, runs
-from gsmrl_helpers.paths import BUILD_DIR, ROOT, RUNS_DIR, relative_to_root
+from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
 
 app = typer.Typer(
     help="GSM8K RL: run experiments, import data, check notebooks, build the book.",
@@ -34,7 +36,7 @@ def say_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (ValueError, book.BookError) as error:
+        except ValueError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -98,6 +100,8 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
 ) -> None:
     """Run an experiment once a seed; a run that is finished is kept."""
+    from gsmrl_helpers import runs
+
     failures = runs.run_experiment(
         experiment,
         profile,
@@ -129,6 +133,8 @@ def data_gsm8k(
 @say_errors
 def notebooks_check() -> None:
     """Check pairs, tags, outputs and litter of all notebooks, and the recorded runs."""
+    from gsmrl_helpers import book, notebooks
+
     problems = list(notebooks.iter_problems(notebooks.find_notebooks()))
     for page in sorted(book.RECORDED_DIR.glob("*.ipynb")):
         problems += book.recorded_problems(page)
@@ -141,6 +147,8 @@ def notebooks_execute(
     names: Annotated[list[str], typer.Argument(help="13, or 13_run_grpo.")],
 ) -> None:
     """Execute notebooks from cleared outputs and store the outputs in them."""
+    from gsmrl_helpers import notebooks
+
     for path in notebooks.find_notebooks(names):
         notebooks.sync(path)
         notebooks.execute(path)
@@ -151,6 +159,8 @@ def notebooks_execute(
 @say_errors
 def notebooks_sync(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """Write each .ipynb from its .py, keeping the outputs of cells that did not change."""
+    from gsmrl_helpers import notebooks
+
     for path in notebooks.find_notebooks(names or []):
         notebooks.sync(path)
         typer.echo(f"{relative_to_root(path)}: written from {path.with_suffix('.py').name}")
@@ -165,14 +175,23 @@ def book_build(
     ] = None,
 ) -> None:
     """Build the HTML from stored outputs; any warning is an error."""
-    html = book.build_book(out.resolve(), ROOT / run_folder if run_folder else None)
+    from gsmrl_helpers import book, runs
+
+    html = book.build_book(out.resolve(), run_folder)
     typer.echo(f"the book: {html / 'index.html'}")
+    if run_folder:
+        typer.echo(f"the run: {html / book.recorded_page(run_folder).with_suffix('.html')}")
+        accuracies = list(runs.validation_accuracies(run_folder).items())
+        for when, (step, accuracy) in (("first", accuracies[0]), ("last", accuracies[-1])):
+            typer.echo(f"{when} validation accuracy: {accuracy:.3f} (step {step})")
 
 
 @book_app.command("check")
 @say_errors
 def book_check(out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR) -> None:
     """Check that every page of the toc is in the site and shows its outputs."""
+    from gsmrl_helpers import book
+
     report(book.site_problems(out.resolve() / "source", out.resolve() / "html"), "pages")
 
 
@@ -180,6 +199,8 @@ def book_check(out: Annotated[Path, typer.Option(help="Folder of the build.")] =
 @say_errors
 def book_record(run_folder: Path) -> None:
     """Store a run, scrubbed, as the page of the book that records its experiment."""
+    from gsmrl_helpers import book
+
     typer.echo(relative_to_root(book.record_run(run_folder)))
 
 

@@ -180,6 +180,10 @@ def sync(ipynb: Path) -> None:
     if ipynb.exists():
         old = read_notebook(ipynb)
         script = jupytext.combine.combine_inputs_with_outputs(script, old)
+        unchanged = {cell.source for cell in old.cells}
+        for cell in script.cells:  # jupytext keeps outputs by position, too
+            if cell.cell_type == "code" and cell.source not in unchanged:
+                cell.outputs, cell.execution_count = [], None
         script.metadata.update({k: old.metadata[k] for k in ("gsmrl",) if k in old.metadata})
     write_notebook(script, ipynb)
 

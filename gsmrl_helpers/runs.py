@@ -8,12 +8,14 @@ strings; both are refused here, before anything runs.
 from __future__ import annotations
 
 import ast
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import papermill
@@ -28,10 +30,11 @@ from gsmrl_helpers.notebooks import (
     write_notebook,
 )
 from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
-from gsmrl_helpers.records import MANIFEST, read_manifest
+from gsmrl_helpers.records import MANIFEST, METRICS, read_manifest
 
 RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
 EXECUTED_NAME = "run.ipynb"
+ACCURACY = "curve_mean_answer_reward"  # validation: the split `curve`
 SCALARS = (bool, int, float, str, type(None))
 
 
@@ -156,10 +159,8 @@ def is_finished(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() and read_manifest(folder)["status"] == "finished"
 
 
-def set_aside(folder: Path) -> Path | None:
+def set_aside(folder: Path) -> Path:
     """Rename a run's folder out of the way, so that nothing is overwritten; return its new name."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.aside-{number}")).exists():
         number += 1
@@ -167,11 +168,18 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def run_seed(folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_NOTEBOOK) -> Path:
-    """Launch one run into its folder and return the executed notebook, kept beside the metrics."""
-    # The loop refuses a folder that is not empty, so the notebook moves in when it has ended.
+    """Launch one run into its folder and return the executed notebook, kept beside the metrics.
+
+    Raises:
+        RunFailedError: a cell failed; the executed notebook is kept all the same.
+    """
+    # The loop refuses a folder with files of no run, so the notebook moves in when it has ended.
     running = folder.with_name(f"{folder.name}.running.ipynb")
     try:
-        launch_notebook(notebook, running, {**parameters, "output_dir": relative_to_root(folder)})
+        with follow_progress(folder):
+            launch_notebook(
+                notebook, running, {**parameters, "output_dir": relative_to_root(folder)}
+            )
     finally:
         if running.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -191,23 +199,25 @@ def run_experiment(
 ) -> list[str]:
     """Run an experiment once a seed and return what failed, in words.
 
-    A finished run is left as it is unless `fresh`; what an earlier try left is set aside, never
-    overwritten. `jobs` runs share the cores.
+    A finished run is left as it is unless `fresh`, which sets it aside; one that was stopped goes
+    on from its last checkpoint. `jobs` runs at a time share the cores.
 
     Raises:
         ValueError: an unknown experiment, profile or setting; nothing has run then.
     """
+    overrides = dict(overrides or {})
     waiting: list[tuple[Path, dict[str, Any]]] = []
     for seed in seeds:
-        experiment_config(experiment, profile, seed=seed, overrides=dict(overrides or {}))
+        experiment_config(experiment, profile, seed=seed, overrides=overrides)
         folder = run_folder(experiment, profile, seed, runs_dir)
         if is_finished(folder) and not fresh:
             print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
             continue
-        if aside := set_aside(folder):
-            print(f"{relative_to_root(folder)}: what was there is now {aside.name}")
+        goes_on = (folder / MANIFEST).is_file() and not fresh
+        if folder.exists() and any(folder.iterdir()) and not goes_on:
+            print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
         parameters = {"profile": profile, "experiment": experiment, "seed": seed}
-        waiting.append((folder, {**parameters, "overrides": dict(overrides or {})}))
+        waiting.append((folder, {**parameters, "overrides": overrides}))
     return _run_all(waiting, notebook, jobs)
 
 
@@ -231,3 +241,40 @@ def _run_one(folder: Path, parameters: Mapping[str, Any], notebook: Path) -> str
     except NotebookError as error:
         return str(error)
     return None
+
+
+# --- what a run shows -----------------------------------------------------------------------------
+
+
+def validation_accuracies(folder: Path) -> dict[int, float]:
+    """Return step -> share of the validation problems answered right, from the run's metrics.
+
+    A last line that is only half written is left for the next reading.
+    """
+    path = folder / METRICS
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    rows = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
+    return {row["step"]: row[ACCURACY] for row in rows if row.get(ACCURACY) is not None}
+
+
+@contextmanager
+def follow_progress(folder: Path, every_s: float = 2.0) -> Iterator[None]:
+    """Print a line whenever the run in this folder has validated, while the block runs."""
+    stopped, seen = Event(), set(validation_accuracies(folder))
+
+    def follow() -> None:
+        ended = False
+        while not ended:
+            ended = stopped.wait(every_s)
+            for step, accuracy in validation_accuracies(folder).items():
+                if step not in seen:
+                    seen.add(step)
+                    print(f"  step {step}: validation accuracy {accuracy:.3f}", flush=True)
+
+    follower = Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        follower.join()

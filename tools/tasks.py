@@ -73,6 +73,7 @@ def book_stages(fresh: bool) -> list[Stage]:
     return [
         Stage("train", run + (["--fresh"] if fresh else []), 20 * 60),
         Stage("book", build, 5 * 60),
+        Stage("pages", gsmrl("book", "check"), 60),
     ]
 
 

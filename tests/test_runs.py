@@ -1,0 +1,198 @@
+"""Launching notebooks: what papermill would get wrong is refused, what fails is kept."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gsmrl_helpers.notebooks import code_digest, read_notebook
+from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.runs import (
+    ParameterError,
+    RunFailedError,
+    check_parameters,
+    declared_parameters,
+    is_finished,
+    launch_notebook,
+    run_experiment,
+    validation_accuracies,
+)
+
+PARAMETERS = (
+    'profile = "pocket"\nexperiment = "smoke"\nseed = 0\noutput_dir = ""\noverrides: dict = {}'
+)
+# what the run notebook does, in three lines: a folder with a manifest that says how it ended
+SMALL_RUN = """
+import json, pathlib
+folder = pathlib.Path(output_dir)
+folder.mkdir(parents=True, exist_ok=True)
+manifest = {"status": "running", "seed": seed, "starts": len(list(folder.iterdir()))}
+(folder / "manifest.json").write_text(json.dumps(manifest))
+row = {"step": 0, "curve_mean_answer_reward": 0.25}
+(folder / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+assert not overrides.get("seed_base") == 7, "made to fail"
+(folder / "manifest.json").write_text(json.dumps({**manifest, "status": "finished"}))
+"""
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@pytest.fixture
+def run_notebook(make_notebook):
+    return make_notebook([(PARAMETERS, ["parameters"]), (SMALL_RUN, [])])
+
+
+def test_declared_parameters_are_the_names_the_tagged_cell_assigns(run_notebook):
+    declared = declared_parameters(read_notebook(run_notebook))
+    assert declared == {"profile", "experiment", "seed", "output_dir", "overrides"}
+
+
+@pytest.mark.parametrize("tags", [[], ["parameters"]])
+def test_there_must_be_exactly_one_parameters_cell(make_notebook, tags):
+    notebook = make_notebook([("a = 1", tags), ("b = 1", tags)])
+    with pytest.raises(ParameterError, match=f"not {2 * len(tags)}"):
+        declared_parameters(read_notebook(notebook))
+
+
+def test_a_parameter_that_no_cell_declares_is_refused_and_nothing_runs(run_notebook, tmp_path):
+    output = tmp_path / "out" / "run.ipynb"
+    with pytest.raises(ParameterError, match=r"no cell declares learning_rat; .*profile, seed"):
+        launch_notebook(run_notebook, output, {"learning_rat": 1e-4})
+    assert not output.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float64(0.5),
+        np.int64(3),
+        np.bool_(True),
+        (1, 2),
+        Path("runs"),
+        Level.LOW,
+        {1: "a"},
+        [1, (2,)],
+        {"a": {"b": np.float32(1)}},
+    ],
+    ids=repr,
+)
+def test_values_that_papermill_would_turn_into_strings_are_refused(value):
+    with pytest.raises(ParameterError, match=r"overrides.*cannot be handed to a notebook"):
+        check_parameters({"overrides": value}, {"overrides"})
+
+
+def test_values_arrive_as_they_were_given_in_the_clone_with_a_fixed_hash_seed(
+    make_notebook, tmp_path, monkeypatch
+):
+    values = {
+        "b": True,
+        "i": -3,
+        "f": 1e-6,
+        "s": 'a "quoted"\n\\ {brace} é',
+        "n": None,
+        "l": [1, [2.5, "x"], {}],
+        "d": {"k": {"v": [None, False]}},
+    }
+    declared = "\n".join(f"{name} = 0" for name in values)
+    report = (
+        "import json, os\n"
+        f"print(json.dumps([{', '.join(values)}, os.getcwd(), os.environ['PYTHONHASHSEED']]))"
+    )
+    notebook = make_notebook([(declared, ["parameters"]), (report, [])], "br{ace}/a.ipynb")
+    monkeypatch.chdir(tmp_path)  # papermill would run in its caller's folder
+    executed = launch_notebook(notebook, tmp_path / "{out}.ipynb", values)
+    assert json.loads(executed.cells[-1].outputs[0].text) == [*values.values(), str(ROOT), "0"]
+    assert read_notebook(tmp_path / "{out}.ipynb").metadata.gsmrl.executed_sha256 == code_digest(
+        read_notebook(notebook)
+    )
+
+
+def test_a_failing_notebook_is_kept_with_its_error(make_notebook, tmp_path, capfd):
+    notebook = make_notebook([("a = 1", ["parameters"]), ("print(a)", []), ("1 / (a - a)", [])])
+    output = tmp_path / "run.ipynb"
+    with pytest.raises(RunFailedError, match="ZeroDivisionError"):
+        launch_notebook(notebook, output, {"a": 5})
+    outputs = [out for cell in read_notebook(output).cells for out in cell.get("outputs", [])]
+    assert [out.get("text") or out.get("ename") for out in outputs] == ["5\n", "ZeroDivisionError"]
+    assert "%|" not in capfd.readouterr().err  # no progress bar of papermill's
+
+
+def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
+    run_notebook, tmp_path, capsys
+):
+    folder = tmp_path / "pocket" / "smoke" / "seed-4"
+    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json",
+        "metrics.jsonl",
+        "run.ipynb",
+    }
+    assert is_finished(folder)
+    assert "step 0: validation accuracy 0.250" in capsys.readouterr().out
+
+    before = (folder / "run.ipynb").stat().st_mtime_ns
+    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
+    assert (folder / "run.ipynb").stat().st_mtime_ns == before
+    assert "is finished: kept" in capsys.readouterr().out
+
+    assert run_experiment("smoke", "pocket", [4], tmp_path, fresh=True, notebook=run_notebook) == []
+    assert is_finished(folder) and is_finished(folder.with_name("seed-4.aside-1"))
+
+
+def test_failed_runs_are_reported_kept_and_can_go_on(run_notebook, tmp_path):
+    fails = {"seed_base": 7}
+    folder = tmp_path / "pocket" / "smoke" / "seed-0"
+    # the catalogue of settings knows no such name: it is refused before anything runs
+    with pytest.raises(ValueError, match="seed_base"):
+        run_experiment("smoke", "pocket", [0], tmp_path, overrides=fails, notebook=run_notebook)
+    assert not folder.exists()
+
+    source = run_notebook.read_text().replace("seed_base", "n_grpo_steps")
+    run_notebook.write_text(source)
+    failures = run_experiment(
+        "smoke", "pocket", [0], tmp_path, overrides={"n_grpo_steps": 7}, notebook=run_notebook
+    )
+    assert len(failures) == 1 and re.search("made to fail", failures[0])
+    assert (folder / "run.ipynb").is_file() and not is_finished(folder)
+
+    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    # it went on in the same folder, with what the first try had left in it
+    assert json.loads((folder / "manifest.json").read_text())["starts"] == 3
+
+
+def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
+    folder = tmp_path / "pocket" / "smoke" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    assert (folder.with_name("seed-0.aside-1") / "notes.txt").read_text() == "mine"
+    assert not (folder / "notes.txt").exists()
+
+
+@pytest.mark.slow
+def test_seeds_run_side_by_side(run_notebook, tmp_path):
+    assert run_experiment("smoke", "pocket", [0, 1], tmp_path, jobs=2, notebook=run_notebook) == []
+    manifests = [
+        json.loads((tmp_path / "pocket" / "smoke" / f"seed-{seed}" / "manifest.json").read_text())
+        for seed in (0, 1)
+    ]
+    assert [(m["seed"], m["status"]) for m in manifests] == [(0, "finished"), (1, "finished")]
+
+
+def test_a_half_written_row_and_a_missing_value_are_no_accuracy(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 0, "curve_mean_answer_reward": 0.1}\n'
+        '{"step": 1, "loss": 0.5}\n'
+        '{"step": 2, "curve_mean_answer_reward": null}\n'
+        '{"step": 10, "curve_mean_answer_reward": 0.3}\n'
+        '{"step": 20, "curve_mean_ans'
+    )
+    assert validation_accuracies(tmp_path) == {0: 0.1, 10: 0.3}
+    assert validation_accuracies(tmp_path / "none") == {}
