@@ -86,9 +86,10 @@ def copy_sources(source: Path, copy: Path) -> None:
 
 
 def recorded_page(run: Path) -> Path:
-    """Return the page, relative to the book, on which this run's experiment is recorded."""
-    experiment, profile = run.resolve().parent.name, run.resolve().parent.parent.name
-    name = f"{experiment}_{profile}".replace("-", "_") + ".ipynb"
+    """Return the page, relative to the book, that records the experiment of this run's folder."""
+    profile, experiment, variant = run.resolve().parts[-4:-1]
+    parts = [experiment, profile] if variant == "standard" else [experiment, variant, profile]
+    name = "_".join(parts).replace("-", "_") + ".ipynb"
     return RECORDED_DIR.relative_to(ROOT) / name
 
 

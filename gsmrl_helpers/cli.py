@@ -94,12 +94,13 @@ def run(
     experiment: Annotated[str, typer.Argument(help="The experiment's name, such as on-policy.")],
     profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
     seeds: Annotated[str, typer.Option(help="0, or 0,1,5, or 0-3.")] = "0",
+    variants: Annotated[str | None, typer.Option(help="Some of them, as in grpo,rft.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = RUNS_DIR,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
 ) -> None:
-    """Run an experiment once a seed; a run that is finished is kept."""
+    """Run an experiment's variants, once a seed; a run that is finished is kept."""
     from gsmrl_helpers import runs
 
     failures = runs.run_experiment(
@@ -110,6 +111,7 @@ def run(
         jobs=jobs,
         overrides=parse_overrides(settings or []),
         fresh=fresh,
+        variants=variants.split(",") if variants else None,
     )
     for failure in failures:
         typer.echo(f"error: {failure}", err=True)

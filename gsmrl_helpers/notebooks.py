@@ -100,7 +100,7 @@ def _percent_lines(notebook: NotebookNode) -> list[str]:
 
 
 def _kernelspec() -> dict[str, str]:
-    return {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
 def tag_problems(notebook: NotebookNode, name: str) -> list[str]:

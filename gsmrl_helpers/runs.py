@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Event, Thread
@@ -21,7 +22,7 @@ from typing import Any
 import papermill
 from nbformat import NotebookNode
 
-from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.notebooks import (
     NotebookError,
     cell_tags,
@@ -149,9 +150,11 @@ def _environment(**variables: str) -> Iterator[None]:
 # --- experiments: one run a seed ----------------------------------------------------------------
 
 
-def run_folder(experiment: str, profile: str, seed: int, runs_dir: Path = RUNS_DIR) -> Path:
-    """Return the folder of one run: `runs/<profile>/<experiment>/seed-<k>`."""
-    return runs_dir / profile / experiment / f"seed-{seed}"
+def run_folder(
+    experiment: str, profile: str, variant: str, seed: int, runs_dir: Path = RUNS_DIR
+) -> Path:
+    """Return the folder of one run: `runs/<profile>/<experiment>/<variant>/seed-<k>`."""
+    return runs_dir / profile / experiment / variant / f"seed-{seed}"
 
 
 def is_finished(folder: Path) -> bool:
@@ -195,30 +198,37 @@ def run_experiment(
     jobs: int = 1,
     overrides: Mapping[str, Any] | None = None,
     fresh: bool = False,
+    variants: Iterable[str] | None = None,
     notebook: Path = RUN_NOTEBOOK,
 ) -> list[str]:
-    """Run an experiment once a seed and return what failed, in words.
+    """Run an experiment's variants (all of them by default), once a seed; return what failed.
 
     A finished run is left as it is unless `fresh`, which sets it aside; one that was stopped goes
     on from its last checkpoint. `jobs` runs at a time share the cores.
 
     Raises:
-        ValueError: an unknown experiment, profile or setting; nothing has run then.
+        ValueError: an unknown experiment, profile, variant or setting; nothing has run then.
     """
-    overrides = dict(overrides or {})
+    names = list(variants_of(experiment) if variants is None else variants)
     waiting: list[tuple[Path, dict[str, Any]]] = []
-    for seed in seeds:
-        experiment_config(experiment, profile, seed=seed, overrides=overrides)
-        folder = run_folder(experiment, profile, seed, runs_dir)
-        if is_finished(folder) and not fresh:
-            print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
-            continue
-        goes_on = (folder / MANIFEST).is_file() and not fresh
-        if folder.exists() and any(folder.iterdir()) and not goes_on:
-            print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
-        parameters = {"profile": profile, "experiment": experiment, "seed": seed}
-        waiting.append((folder, {**parameters, "overrides": overrides}))
-    return _run_all(waiting, notebook, jobs)
+    for variant, seed in product(names, seeds):
+        parameters = {"profile": profile, "experiment": experiment, "variant": variant}
+        parameters |= {"seed": seed, "overrides": dict(overrides or {})}
+        experiment_config(**parameters)  # what is wrong with them is said before anything runs
+        folder = run_folder(experiment, profile, variant, seed, runs_dir)
+        waiting.append((folder, parameters))
+    return _run_all([job for job in waiting if _is_due(job[0], fresh)], notebook, jobs)
+
+
+def _is_due(folder: Path, fresh: bool) -> bool:
+    """Say whether to run into this folder; what may not stay in it is set aside first."""
+    if is_finished(folder) and not fresh:
+        print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
+        return False
+    goes_on = (folder / MANIFEST).is_file() and not fresh
+    if folder.exists() and any(folder.iterdir()) and not goes_on:
+        print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
+    return True
 
 
 def _run_all(waiting: list[tuple[Path, dict[str, Any]]], notebook: Path, jobs: int) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from gsmrl_helpers.notebooks import code_digest, read_notebook
 from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.records import MANIFEST
 from gsmrl_helpers.runs import (
     ParameterError,
     RunFailedError,
@@ -20,11 +21,13 @@ from gsmrl_helpers.runs import (
     is_finished,
     launch_notebook,
     run_experiment,
+    run_folder,
     validation_accuracies,
 )
 
 PARAMETERS = (
-    'profile = "pocket"\nexperiment = "smoke"\nseed = 0\noutput_dir = ""\noverrides: dict = {}'
+    'profile = "pocket"\nexperiment = "smoke"\nvariant = "standard"\nseed = 0\n'
+    'output_dir = ""\noverrides: dict = {}'
 )
 # what the run notebook does, in three lines: a folder with a manifest that says how it ended
 SMALL_RUN = """
@@ -51,7 +54,7 @@ def run_notebook(make_notebook):
 
 def test_declared_parameters_are_the_names_the_tagged_cell_assigns(run_notebook):
     declared = declared_parameters(read_notebook(run_notebook))
-    assert declared == {"profile", "experiment", "seed", "output_dir", "overrides"}
+    assert declared == {"profile", "experiment", "variant", "seed", "output_dir", "overrides"}
 
 
 @pytest.mark.parametrize("tags", [[], ["parameters"]])
@@ -127,7 +130,7 @@ def test_a_failing_notebook_is_kept_with_its_error(make_notebook, tmp_path, capf
 def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
     run_notebook, tmp_path, capsys
 ):
-    folder = tmp_path / "pocket" / "smoke" / "seed-4"
+    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-4"
     assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
     assert {path.name for path in folder.iterdir()} == {
         "manifest.json",
@@ -148,7 +151,7 @@ def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
 
 def test_failed_runs_are_reported_kept_and_can_go_on(run_notebook, tmp_path):
     fails = {"seed_base": 7}
-    folder = tmp_path / "pocket" / "smoke" / "seed-0"
+    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
     # the catalogue of settings knows no such name: it is refused before anything runs
     with pytest.raises(ValueError, match="seed_base"):
         run_experiment("smoke", "pocket", [0], tmp_path, overrides=fails, notebook=run_notebook)
@@ -168,7 +171,7 @@ def test_failed_runs_are_reported_kept_and_can_go_on(run_notebook, tmp_path):
 
 
 def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
-    folder = tmp_path / "pocket" / "smoke" / "seed-0"
+    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
     assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
@@ -180,7 +183,9 @@ def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
 def test_seeds_run_side_by_side(run_notebook, tmp_path):
     assert run_experiment("smoke", "pocket", [0, 1], tmp_path, jobs=2, notebook=run_notebook) == []
     manifests = [
-        json.loads((tmp_path / "pocket" / "smoke" / f"seed-{seed}" / "manifest.json").read_text())
+        json.loads(
+            (run_folder("smoke", "pocket", "standard", seed, tmp_path) / MANIFEST).read_text()
+        )
         for seed in (0, 1)
     ]
     assert [(m["seed"], m["status"]) for m in manifests] == [(0, "finished"), (1, "finished")]

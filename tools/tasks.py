@@ -33,7 +33,7 @@ STAMP = VENV / ".installed"
 TEST_OUTPUT = ROOT / "_build" / "test"
 
 PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
-RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/seed-{SEED}"
+RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
 
 
