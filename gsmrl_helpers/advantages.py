@@ -25,8 +25,8 @@ def compute_group_normalized_rewards(
     """Advantages (reward - baseline) / (normalizer + eps), both taken from the response's group.
 
     GRPO is mean/std (Shao et al., 2024, DeepSeekMath), Dr. GRPO mean/none (Liu et al., 2025),
-    RFT none/none, MaxRL mean/mean (Tajwar et al., 2026). none/mean is allowed: it is MaxRL's
-    r / mean(r) without the baseline, the same expectation up to (G - 1)/G with more variance.
+    RFT none/none, MaxRL mean/mean (Tajwar et al., 2026). none/mean is allowed too: with rewards
+    of 0 and 1 it averages the gradients of each group's right responses.
 
     Args:
         raw_rewards: (B,) rewards of any dtype, the group_size responses to one prompt adjacent.

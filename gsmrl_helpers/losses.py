@@ -32,7 +32,9 @@ def compute_policy_gradient_loss(
     cliprange: float | None = None,
     response_mask: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Minus the policy-gradient objective at every token. With r_t = π_θ(y_t) / π_old(y_t):
+    """Minus the policy-gradient objective at every token.
+
+    With r_t = π_θ(y_t) / π_old(y_t), continued by its tangent beyond e^20 (`bounded_exp`):
 
     - "none": -A log π_θ(y_t), REINFORCE (Williams, 1992), exact on-policy.
     - "noclip": -A r_t.
@@ -177,7 +179,7 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, kind: KLEstimator = "k
 
 def bounded_exp(x: Tensor, minus_one: bool = False) -> Tensor:
     """exp(x), or exp(x) - 1, continued beyond x = 20 by its tangent: rising, finite, smooth."""
-    head = x.clamp(max=MAX_LOG_RATIO)
+    head = torch.where(x > MAX_LOG_RATIO, MAX_LOG_RATIO, x)  # clamp would drop a NaN's gradient
     tangent = math.exp(MAX_LOG_RATIO) * (x - MAX_LOG_RATIO).clamp(min=0.0)
     return (head.expm1() if minus_one else head.exp()) + tangent
 

@@ -1,0 +1,25 @@
+"""The names that the tests of CS336 assignment 5 call, so that those tests drop in beside this."""
+
+from gsmrl_helpers.advantages import (
+    compute_group_normalized_rewards as run_compute_group_normalized_rewards,
+)
+from gsmrl_helpers.log_probs import get_response_log_probs as run_get_response_log_probs
+from gsmrl_helpers.losses import (
+    aggregate_loss_across_microbatch as run_aggregate_loss_across_microbatch,
+)
+from gsmrl_helpers.losses import compute_policy_gradient_loss as run_compute_policy_gradient_loss
+from gsmrl_helpers.rewards import compute_rollout_rewards as run_compute_rollout_rewards
+from gsmrl_helpers.tokenization import (
+    tokenize_prompt_and_output as run_tokenize_prompt_and_output,
+)
+from gsmrl_helpers.train_step import grpo_train_step as run_grpo_train_step
+
+__all__ = [
+    "run_aggregate_loss_across_microbatch",
+    "run_compute_group_normalized_rewards",
+    "run_compute_policy_gradient_loss",
+    "run_compute_rollout_rewards",
+    "run_get_response_log_probs",
+    "run_grpo_train_step",
+    "run_tokenize_prompt_and_output",
+]
