@@ -104,9 +104,17 @@ class HuggingFaceDecoder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        accepted = inspect.signature(model.forward).parameters
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model  # LoRA
+        accepted = inspect.signature(base.forward).parameters
         self._takes_position_ids = "position_ids" in accepted
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        # ALiBi models read positions from the attention mask; others could not tell padding.
+        placed = self._takes_position_ids or model.config.model_type in ("bloom", "mpt")
+        if "past_key_values" not in accepted or not placed:
+            raise ValueError(
+                f"{type(model).__name__} cannot be sampled from here: a causal language model "
+                "must take past_key_values and position_ids, as all those with a key-value cache do"
+            )
 
     def prefill(
         self,
@@ -117,6 +125,10 @@ class HuggingFaceDecoder:
     ) -> Tensor:
         device = prompt_of_row.device
         self.cache = DynamicCache(config=self.model.config)
+        # Sliding windows and recurrent states have memory of their own kind; and a window counts
+        # the padding that follows a template.
+        self._full_attention = all(type(layer) is DynamicLayer for layer in self.cache.layers)
+        template_length = template_length if self._full_attention else 0
         self.mask = torch.ones(1, template_length, dtype=torch.int64, device=device)
         if template_length:
             self._forward(torch.tensor([prompts[0][:template_length]], device=device))
@@ -130,7 +142,7 @@ class HuggingFaceDecoder:
     def _open_rows(self, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         """From the prompts' keys and values to the rows'."""
         self.mask = self.mask[prompt_of_row]
-        if all(type(layer) is DynamicLayer for layer in self.cache.layers):
+        if self._full_attention:
             self.cache = Cache(
                 layers=[
                     PreallocatedLayer(
@@ -139,7 +151,7 @@ class HuggingFaceDecoder:
                     for layer in self.cache.layers
                 ]
             )
-        else:  # sliding windows and recurrent states have memory of their own kind
+        else:
             self.cache.batch_select_indices(prompt_of_row)
 
     def step(self, token_ids: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ def attend_to_template_and_row(
         scores[..., : row_bias.shape[-1]] += row_bias
     template_scores = rearrange(query, "r kv g d -> kv (r g) d") @ template_keys.mT
     template_scores = rearrange(template_scores, "kv (r g) s -> r kv g s", r=num_rows)
-    weights = torch.cat((template_scores, scores), dim=-1).softmax(-1, torch.float32)
-    template_weights, weights = weights.to(query.dtype).tensor_split((template_length,), dim=-1)
+    weights = torch.cat((template_scores, scores), dim=-1).softmax(dim=-1)
+    template_weights, weights = weights.tensor_split((template_length,), dim=-1)
     template_part = rearrange(template_weights, "r kv g s -> kv (r g) s") @ template_values
     template_part = rearrange(template_part, "kv (r g) d -> r kv g d", r=num_rows)
     return rearrange(template_part + weights @ values, "r kv g d -> r (kv g d)")

@@ -7,18 +7,27 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     PreTrainedTokenizerFast,
 )
 
-from gsmrl_helpers.engine import LocalEngine, SamplingParams
+from gsmrl_helpers.decoding import HuggingFaceDecoder, PreallocatedLayer, common_prefix_length
+from gsmrl_helpers.engine import LocalEngine, SamplingParams, fill_gaps
+from gsmrl_helpers.olmo2_decoding import Olmo2Decoder, decoder_for
 
 TEMPLATE = "Answer the question. Reason inside <think> </think>, then <answer> </answer>.\nUser: "
 QUESTIONS = [
@@ -107,21 +116,37 @@ def ids_of(completions):
 # ---------------------------------------------------------------- same tokens
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_batching_compaction_and_prefix_sharing_change_no_token(tokenizer, dtype):
-    model = make_olmo2(len(tokenizer)).to(dtype)
+@pytest.mark.parametrize("decoder", [Olmo2Decoder, HuggingFaceDecoder])
+def test_batching_compaction_and_prefix_sharing_change_no_token(tokenizer, decoder):
+    # In float64, where two orders of summation differ by 1e-15, the claim holds to the letter.
+    model = make_olmo2(len(tokenizer)).double()
     stop = tuple(tokenizer.decode([i]) for i in range(300, 316))  # ends rows at many lengths
-    params = SamplingParams(seed=5, n=6, max_tokens=24, stop=stop)
-    reference = LocalEngine(model, tokenizer).generate_completions(PROMPTS, params)
+    params = SamplingParams(seed=5, n=14, max_tokens=12, stop=stop)
+
+    def generate(batch_size, compaction, sharing):
+        engine = LocalEngine(model, tokenizer, compaction=compaction, prefix_sharing=sharing)
+        engine.decoder = decoder(model)
+        return engine.generate_completions(PROMPTS, params, batch_size)
+
+    reference = generate(None, True, True)
     lengths = {len(completion.token_ids) for completion in reference}
     reasons = {completion.finish_reason for completion in reference}
-    assert len(lengths) > 5 and reasons == {"stop", "length"}
+    assert len(reference) == 70 and len(lengths) > 5 and reasons == {"stop", "length"}
+    for compaction, sharing in itertools.product((True, False), repeat=2):
+        for batch_size in (7, 64):
+            assert generate(batch_size, compaction, sharing) == reference
+    assert generate(1, True, True) == reference
 
-    for batch_size, compaction, sharing in itertools.product(
-        (1, 7, 64), (True, False), (True, False)
-    ):
-        engine = LocalEngine(model, tokenizer, compaction=compaction, prefix_sharing=sharing)
-        assert engine.generate_completions(PROMPTS, params, batch_size) == reference
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_batching_changes_no_token_in_float32(tokenizer, batch_size):
+    # A sharp distribution: batches differ by 1e-7 and few borders lie as close to a draw.
+    model = make_olmo2(len(tokenizer), initializer_range=1.0)
+    params = SamplingParams(seed=5, n=2, max_tokens=12)
+    reference = LocalEngine(model, tokenizer).generate_completions(PROMPTS, params)
+    bare = LocalEngine(model, tokenizer, compaction=False, prefix_sharing=False)
+    assert bare.generate_completions(PROMPTS, params, batch_size) == reference
+    assert len({tuple(ids) for ids in ids_of(reference)}) == 10
 
 
 def test_order_of_prompts_changes_no_token(model, tokenizer):
@@ -158,57 +183,51 @@ def test_repeated_prompts_and_samples_and_seeds_are_independent_draws(model, tok
 
 
 def test_samples_of_the_engine_follow_the_models_distribution(model, tokenizer):
-    from scipy.stats import chisquare
-
     with torch.no_grad():
         input_ids = tokenizer(PROMPTS[0], return_tensors="pt", add_special_tokens=False).input_ids
         logits = model(input_ids=input_ids).logits[0, -1].double()
-    for temperature in (1.0, 0.7):
-        params = SamplingParams(seed=3, n=20_000, max_tokens=1, temperature=temperature)
-        completions = LocalEngine(model, tokenizer).generate_completions(PROMPTS[:1], params)
-        counts = np.bincount([c.token_ids[0] for c in completions], minlength=len(logits))
+    params = SamplingParams(seed=3, n=20_000, max_tokens=1, temperature=0.7)
+    completions = LocalEngine(model, tokenizer).generate_completions(PROMPTS[:1], params)
+    counts = np.bincount([c.token_ids[0] for c in completions], minlength=len(logits))
+
+    def p_value(temperature):
         expected = 20_000 * torch.softmax(logits / temperature, 0).numpy()
         rare = expected < 5  # pooled into one cell, as chi-squared asks for
-        counts = np.append(counts[~rare], counts[rare].sum())
-        expected = np.append(expected[~rare], expected[rare].sum())
-        assert len(counts) > 20
-        assert chisquare(counts, expected).pvalue > 0.001
+        observed = np.append(counts[~rare], counts[rare].sum())
+        assert len(observed) > 20
+        return chisquare(observed, np.append(expected[~rare], expected[rare].sum())).pvalue
+
+    assert p_value(0.7) > 0.001
+    assert p_value(1.0) < 1e-6, "the test sees a temperature that was not applied"
 
 
 # ---------------------------------------------------------------- against Hugging Face
 
 
-@pytest.mark.parametrize("family", ["olmo2", "llama", "gpt2"])
-def test_greedy_equals_hugging_face_generate(tokenizer, family):
-    size = len(tokenizer)
+def make_model(family: str, vocab_size: int):
     torch.manual_seed(0)
-    model = {
-        "olmo2": lambda: make_olmo2(size),
-        "llama": lambda: LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=size,
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                initializer_range=0.4,
-                eos_token_id=0,
-            )
-        ),
-        "gpt2": lambda: GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=size,
-                n_embd=32,
-                n_layer=2,
-                n_head=4,
-                initializer_range=0.4,
-                eos_token_id=0,
-                bos_token_id=0,
-            )
-        ),
-    }[family]()
-    model.eval()
+    common = {"vocab_size": vocab_size, "initializer_range": 0.4, "eos_token_id": 0}
+    llama = common | {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    if family == "olmo2":
+        return make_olmo2(vocab_size)
+    if family == "llama":
+        return LlamaForCausalLM(LlamaConfig(**llama))
+    if family == "mistral":  # its cache forgets what left the window
+        return MistralForCausalLM(MistralConfig(**llama, sliding_window=16))
+    if family == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(**common, n_embd=32, n_layer=2, n_head=4))
+    return BloomForCausalLM(BloomConfig(**common, hidden_size=32, n_layer=2, n_head=4))
+
+
+@pytest.mark.parametrize("family", ["olmo2", "llama", "mistral", "gpt2", "bloom"])
+def test_greedy_equals_hugging_face_generate(tokenizer, family):
+    model = make_model(family, len(tokenizer)).eval()
     engine = LocalEngine(model, tokenizer)
     params = SamplingParams(seed=0, temperature=0, max_tokens=20)
     for prompt, ours in zip(PROMPTS, engine.generate_completions(PROMPTS, params), strict=True):
@@ -222,6 +241,12 @@ def test_greedy_equals_hugging_face_generate(tokenizer, family):
                 pad_token_id=0,
             )
         assert ours.token_ids == output[0, inputs.input_ids.shape[1] :].tolist()
+
+
+def test_model_without_key_value_cache_is_refused(tokenizer):
+    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1)
+    with pytest.raises(ValueError, match="MambaForCausalLM"):
+        LocalEngine(MambaForCausalLM(config), tokenizer)
 
 
 # ---------------------------------------------------------------- where completions end
@@ -301,6 +326,103 @@ def test_stop_string_is_found_across_a_special_token(model, tokenizer):
     ids = [*special("</ans").input_ids, *[special.pad_token_id] * 30, *special("wer>").input_ids]
     completion = write(model, special, ids, stop=("</answer>",))
     assert completion.text == "</answer>" and completion.token_ids == ids
+
+
+# ---------------------------------------------------------------- decoders
+
+
+@pytest.mark.parametrize(
+    ("changes", "template_length"),
+    [
+        ({}, 3),
+        ({}, 0),
+        ({"num_key_value_heads": 4}, 3),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}, 3),
+        ({"attention_bias": True, "tie_word_embeddings": True}, 1),
+    ],
+)
+def test_olmo2_decoder_equals_hugging_face_forward_to_1e_5(changes, template_length):
+    model = make_olmo2(50, initializer_range=0.2, **changes).eval()
+    assert isinstance(decoder_for(model), Olmo2Decoder)
+    prompts = [[5, 6, 7, 8], [5, 6, 7, 9, 10, 11, 12], [5, 6, 7, 13, 14]]
+    histories = [list(prompts[p]) for p in (0, 0, 1, 2, 2)]
+    decoder = decoder_for(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        logits = decoder.prefill(prompts, template_length, torch.tensor([0, 0, 1, 2, 2]), 6)
+        for step in range(6):
+            expected = [model(input_ids=torch.tensor([ids])).logits[0, -1] for ids in histories]
+            torch.testing.assert_close(logits, torch.stack(expected), atol=1e-5, rtol=1e-5)
+            if step in (1, 3):  # rows 1 and then 0 leave, the last takes their place
+                keep = torch.tensor([[0, 4, 2, 3], [3, 1, 2]][step // 2])
+                decoder.keep(keep)
+                histories = [histories[row] for row in keep.tolist()]
+            token_ids = torch.randint(50, (len(histories),), generator=generator)
+            histories = [
+                [*ids, new] for ids, new in zip(histories, token_ids.tolist(), strict=True)
+            ]
+            logits = decoder.step(token_ids) if step < 5 else logits
+
+
+def test_olmo2_decoder_has_no_weights_of_its_own_and_keeps_the_dtype():
+    model = make_olmo2(50).bfloat16().eval()
+    pointers = {parameter.data_ptr() for parameter in model.parameters()}
+    decoder = decoder_for(model)
+    with torch.no_grad():
+        decoder.prefill([[1, 2, 3]], 2, torch.tensor([0, 0]), 2)
+        logits = decoder.step(torch.tensor([4, 5]))
+        expected = model(input_ids=torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]])).logits[:, -1]
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits, expected, atol=0.1, rtol=0.05)
+    assert {parameter.data_ptr() for parameter in decoder.model.parameters()} == pointers
+
+
+def test_other_models_and_length_dependent_rotary_embeddings_use_the_hugging_face_forward():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    for model in (make_olmo2(50, rope_parameters=rope), make_model("llama", 50)):
+        assert type(decoder_for(model)) is HuggingFaceDecoder
+
+
+def test_preallocated_layer_grows_without_copying_and_moves_only_what_moves():
+    keys = torch.arange(4 * 2 * 3 * 5.0).view(4, 2, 3, 5)
+    layer = PreallocatedLayer(keys, -keys, max_new_tokens=2)
+    address = layer.keys.data_ptr()
+    new = torch.ones(4, 2, 1, 5)
+    all_keys, all_values = layer.update(new, 2 * new)
+    assert torch.equal(all_keys, torch.cat((keys, new), dim=2))
+    assert torch.equal(all_values, torch.cat((-keys, 2 * new), dim=2))
+    layer.batch_select_indices(torch.tensor([0, 3]))
+    assert torch.equal(layer.keys[:, :, :3], keys[[0, 3]]) and layer.keys.data_ptr() == address
+    assert layer.get_seq_length() == 4
+
+
+def test_fill_gaps_and_common_prefix():
+    assert fill_gaps(np.array([False, True, False, False])).tolist() == [0, 3, 2]
+    assert fill_gaps(np.array([True, True, False, True, False])).tolist() == [2, 4]
+    assert common_prefix_length([(1, 2, 3), (1, 2), (1, 2, 4)]) == 2
+    assert common_prefix_length([(1, 2), (2, 2)]) == 0
+    assert common_prefix_length([(7, 8, 9)]) == 3
+
+
+def test_template_and_prompts_are_processed_once_and_finished_rows_leave(tokenizer):
+    model = make_olmo2(len(tokenizer))
+    engine = LocalEngine(model, tokenizer)
+    calls, steps = [], []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    step = engine.decoder.step
+    engine.decoder.step = lambda token_ids: steps.append(len(token_ids)) or step(token_ids)
+    params = SamplingParams(seed=5, n=8, max_tokens=16, stop=("e", "a", "o"))
+    completions = engine.generate_completions(PROMPTS * 2, params)  # each prompt occurs twice
+
+    ids = tokenizer(PROMPTS).input_ids
+    template = common_prefix_length(ids)
+    assert template > 20
+    assert calls == [(1, template), (5, max(map(len, ids)) - template)]
+    lengths = np.array([len(completion.token_ids) for completion in completions])
+    assert steps == [int((lengths > t).sum()) for t in range(1, lengths.max())]
 
 
 # ---------------------------------------------------------------- the model is left as found
