@@ -79,26 +79,34 @@ def compute_policy_gradient_loss(
     log_ratio = log_probs - old_log_probs.detach().masked_fill(~mask, 0.0)
     ratio = bounded_exp(log_ratio)
     is_clipped = torch.zeros_like(mask)
-
-    if importance_reweighting_method == "none":
-        loss = -advantages * log_probs
-    elif importance_reweighting_method == "noclip":
-        loss = -advantages * ratio
-    elif importance_reweighting_method == "cispo":
-        weight = ratio.detach().clamp(max=1 + cliprange)
-        loss = -advantages * weight * log_probs
-        is_clipped = ratio > 1 + cliprange
-    else:
-        weight = ratio
-        if importance_reweighting_method == "gspo":
-            mean_log_ratio = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-            token_gradient = (log_probs - log_probs.detach()).exp()  # value 1, gradient ∇log π
-            weight = bounded_exp(mean_log_ratio).detach() * token_gradient
-        objective = advantages * weight
-        clipped_objective = advantages * weight.clamp(1 - cliprange, 1 + cliprange)
-        loss = -torch.minimum(objective, clipped_objective)
-        is_clipped = clipped_objective < objective
+    match importance_reweighting_method:
+        case "none":
+            loss = -advantages * log_probs
+        case "noclip":
+            loss = -advantages * ratio
+        case "grpo":
+            loss, is_clipped = _clipped_loss(advantages, ratio, cliprange)
+        case "gspo":
+            sequence_ratio = _sequence_ratio(log_ratio, log_probs, mask)
+            loss, is_clipped = _clipped_loss(advantages, sequence_ratio, cliprange)
+        case "cispo":
+            loss = -advantages * ratio.detach().clamp(max=1 + cliprange) * log_probs
+            is_clipped = ratio > 1 + cliprange
     return loss, {"ratio": ratio.detach(), "is_clipped": is_clipped & mask}
+
+
+def _clipped_loss(advantages: Tensor, ratio: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
+    """-min(A r, A clip(r, 1-ε, 1+ε)), and where the clipped, constant branch is the smaller."""
+    objective = advantages * ratio
+    clipped_objective = advantages * ratio.clamp(1 - cliprange, 1 + cliprange)
+    return -torch.minimum(objective, clipped_objective), clipped_objective < objective
+
+
+def _sequence_ratio(log_ratio: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+    """(B, T): the geometric mean of a response's ratios, with the gradient of each token's own."""
+    mean_log_ratio = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    own_gradient = (log_probs - log_probs.detach()).exp()  # value 1, gradient ∇log π
+    return bounded_exp(mean_log_ratio).detach() * own_gradient
 
 
 def aggregate_loss_across_microbatch(
