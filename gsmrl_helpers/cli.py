@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def say_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except ValueError as error:
+        except (ValueError, FileNotFoundError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -61,10 +62,10 @@ def parse_seeds(text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if not match:
             raise ValueError(f"--seeds {text!r}: give numbers as in 0 or 0,1,5 or 0-3")
-        seeds += range(int(first), int(last or first) + 1)
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {text!r} names no seed, or one twice")
     return seeds
