@@ -44,7 +44,7 @@ TURN_SHARES = {
 
 @dataclass(frozen=True)
 class Document:
-    """A text in two parts, tokenised apart like a prompt and its response; the prompt may be empty."""
+    """A text in two parts, tokenised apart like a prompt and its response."""
 
     prompt: str
     response: str

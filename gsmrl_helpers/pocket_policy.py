@@ -50,7 +50,7 @@ class PretrainConfig(BaseModel):
 
 
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
-    """A byte-level BPE whose digits stand alone, trained on the corpus and on the prompts' texts."""
+    """A byte-level BPE whose digits stand alone, trained on the corpus and the prompts."""
     tokenizer = Tokenizer(models.BPE())
     digits_alone = pre_tokenizers.Split(Regex(r"\d"), behavior="isolated")
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -103,7 +103,7 @@ def encode_document(tokenizer: PreTrainedTokenizerFast, document: Document) -> l
 def microbatches_of_step(
     config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, step: int
 ) -> Iterator[torch.Tensor]:
-    """The step's documents as padded `(rows, length)` tensors of similar lengths; padding is -100."""
+    """The step's documents as `(rows, length)` tensors of similar lengths, padded with -100."""
     stream = stream_documents(f"{config.seed}, step {step}", config.difficulty)
     documents = [encode_document(tokenizer, d) for d in islice(stream, config.documents_per_step)]
     rows: list[torch.Tensor] = []
@@ -176,7 +176,8 @@ def pretrain(config: PretrainConfig, work_dir: Path, save_every: int = 200) -> P
         state = torch.load(checkpoint, weights_only=True)
         if state["config"] != config.model_dump():
             raise ValueError(
-                f"{checkpoint} belongs to another configuration: {state['config']}; choose another folder"
+                f"{checkpoint} belongs to another configuration, {state['config']}; "
+                "choose another folder"
             )
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])

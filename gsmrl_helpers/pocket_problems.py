@@ -152,7 +152,7 @@ def draw_operand(rng: random.Random, operator: str, count: int, difficulty: floa
 def draw_story(
     rng: random.Random, difficulty: float
 ) -> tuple[str, list[tuple[int, str, int, int]]] | None:
-    """One story and its calculations `(left, operator, right, result)`; None if the draw led nowhere."""
+    """One story and its calculations `(left, operator, right, result)`, or None for a dead end."""
     name, other = rng.sample(NAMES, 2)
     words = {
         "name": name,
@@ -235,8 +235,8 @@ def load_pocket_problems(
 def recompute_gold(problem: Problem) -> int:
     """The answer, recomputed from the text alone, without the generator.
 
-    Every `<<a op b=c>>` is calculated again; its operands must be numbers of the question or earlier
-    results, and every number of the question must be used exactly once.
+    Every `<<a op b=c>>` is calculated again; its operands must be numbers of the question or
+    earlier results, and every number of the question must be used exactly once.
 
     Raises:
         ValueError: a calculation is wrong, or uses a number from nowhere, or leaves one unused.

@@ -1,0 +1,150 @@
+"""The settings of a run: a profile (pocket, two_gpu), a variant's changes, a seed.
+
+A profile is a YAML file beside this module; it decides the scale. A variant changes a few settings
+of the algorithm, at any scale. Unknown keys are refused everywhere.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gsmrl_helpers.prompting import Prompt, get_prompt
+
+
+class Splits(BaseModel):
+    """How many problems of each split are used. `curve` is seen during a run, `dev` is to choose
+    with, `test` is to report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: int = Field(gt=0)
+    curve: int = Field(gt=0)
+    dev: int = Field(gt=0)
+    test: int = Field(gt=0)
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run. Names follow the assignment's where it has them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    profile: str
+    variant: str
+    seed: int = Field(ge=0)
+
+    problems: Literal["pocket", "gsm8k"]
+    difficulty: float | None = Field(default=None, ge=0, le=1)
+    splits: Splits
+    policy: str
+    dtype: Literal["float32", "bfloat16"]
+    device: str
+    attention: Literal["sdpa", "eager", "flash_attention_2"]
+    prompt: str
+    reward: str | None = None
+
+    n_grpo_steps: int = Field(ge=0)
+    rollout_batch_size: int = Field(gt=0)
+    group_size: int = Field(gt=0)
+    sampling_temperature: float = Field(gt=0)
+    sampling_top_p: float = Field(gt=0, le=1)
+    sampling_max_tokens: int = Field(gt=0)
+
+    train_batch_size: int = Field(gt=0)
+    gradient_accumulation_steps: int = Field(gt=0)
+    learning_rate: float = Field(gt=0)
+    adam_betas: tuple[float, float]
+    weight_decay: float = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+
+    baseline: Literal["mean", "none"] = "mean"
+    advantage_eps: float = Field(default=1e-6, ge=0)
+    advantage_normalizer: Literal["std", "none", "mean"] = "std"
+    importance_reweighting_method: Literal["none", "noclip", "grpo", "gspo", "cispo"] = "none"
+    cliprange: float | None = Field(default=None, ge=0)
+    loss_normalization: Literal["sequence", "constant", "token"] = "sequence"
+    normalization_constant: float | None = Field(default=None, gt=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coef: float = 0.0
+
+    validate_every: int = Field(gt=0)
+    save_rollouts_every: int = Field(gt=0)
+    checkpoint_every: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> RunConfig:
+        for larger, smaller in (
+            ("rollout_batch_size", "train_batch_size"),
+            ("train_batch_size", "group_size"),
+        ):
+            if getattr(self, larger) % getattr(self, smaller):
+                raise ValueError(
+                    f"{larger}={getattr(self, larger)} is not a multiple of "
+                    f"{smaller}={getattr(self, smaller)}"
+                )
+        if self.prompts_per_step > self.splits.train:
+            raise ValueError(
+                f"one step needs {self.prompts_per_step} problems, but splits.train="
+                f"{self.splits.train}"
+            )
+        if (self.problems == "pocket") != (self.difficulty is not None):
+            raise ValueError("difficulty belongs to problems=pocket, and pocket problems need it")
+        self.prompt_object()  # an unknown prompt or reward is refused here, before any work
+        return self
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.rollout_batch_size // self.group_size
+
+    def prompt_object(self) -> Prompt:
+        """The prompt, its reward function replaced where `reward` names another one."""
+        prompt = get_prompt(self.prompt)
+        return prompt.with_reward(self.reward) if self.reward else prompt
+
+
+def profile_names() -> list[str]:
+    """The profiles that come with the package."""
+    files = (resources.files("gsmrl_helpers") / "profiles").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def read_profile(name: str) -> dict[str, Any]:
+    """The settings of a profile; an unknown name is a ValueError that lists the known ones."""
+    if name not in profile_names():
+        raise ValueError(f"profile={name!r} is unknown; allowed: {', '.join(profile_names())}")
+    text = (resources.files("gsmrl_helpers") / "profiles" / f"{name}.yaml").read_text()
+    return yaml.safe_load(text)
+
+
+def make_config(
+    profile: str,
+    variant: str = "standard",
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> RunConfig:
+    """A run's settings: the profile, changed by the variant's settings, changed by the overrides.
+
+    Raises:
+        ValueError: an unknown profile or key, or a value that does not fit; the message names it.
+    """
+    merged = read_profile(profile)
+    for changes in (settings or {}, overrides or {}):
+        splits = {**merged["splits"], **changes.get("splits", {})}  # some sizes, not all of them
+        merged = {**merged, **changes, "splits": splits}
+    try:
+        return RunConfig(profile=profile, variant=variant, seed=seed, **merged)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']} (given: {e['input']!r})"
+            if e["loc"]
+            else e["msg"]
+            for e in error.errors()
+        )
+        raise ValueError(
+            f"profile {profile!r} with these changes is not a run: {problems}"
+        ) from error

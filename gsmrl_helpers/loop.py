@@ -1,0 +1,280 @@
+"""The training loop: sample, reward, update, validate, write down. One code path for every scale.
+
+Step 0 only validates. Step s samples with the policy after s - 1 updates of the loop and updates
+it; where it is due for validation, that follows its update. The last step also takes the test.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
+from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.engine import LocalEngine, RolloutEngine, evaluation_mode
+from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers.problems import Problem
+from gsmrl_helpers.prompting import Prompt
+from gsmrl_helpers.records import (
+    METRICS,
+    Row,
+    append_row,
+    cut_metrics,
+    finish_run,
+    open_run,
+    policy_sha256,
+    write_rollouts,
+)
+from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
+from gsmrl_helpers.sampling import derive_seed
+from gsmrl_helpers.step_metrics import TokenMeans
+from gsmrl_helpers.tokenization import tokenize_prompt_and_output
+from gsmrl_helpers.train_step import grpo_train_step
+from gsmrl_helpers.world import load_policy, load_problems, policy_location
+
+SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
+
+
+@dataclass
+class Trainer:
+    """The policy and all that acts on it during a run."""
+
+    config: RunConfig
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    optimizer: torch.optim.Optimizer
+    engine: RolloutEngine
+    prompt: Prompt
+    reference: PreTrainedModel | None  # frozen, only where there is a KL penalty
+
+    @classmethod
+    def from_config(cls, config: RunConfig) -> Trainer:
+        """Load the policy, and make the optimizer and the engine that samples from it."""
+        torch.manual_seed(derive_seed(config.seed, "torch"))
+        model, tokenizer = load_policy(config)
+        optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=config.learning_rate,
+            betas=config.adam_betas,
+            weight_decay=config.weight_decay,
+        )
+        reference = load_policy(config)[0].eval() if config.kl_coef else None
+        engine = LocalEngine(model, tokenizer)
+        prompt = config.prompt_object()
+        return cls(config, model, tokenizer, optimizer, engine, prompt, reference)
+
+    def sample(self, problems: list[Problem], group_size: int, purpose: str, step: int) -> Rollouts:
+        """Rollouts of the present policy, their random numbers set by the run's seed, the purpose
+        and the step."""
+        self.engine.sync_policy_weights(self.model)
+        return sample_rollouts(
+            self.engine,
+            self.prompt,
+            problems,
+            group_size=group_size,
+            seed=derive_seed(self.config.seed, purpose, step),
+            temperature=self.config.sampling_temperature,
+            top_p=self.config.sampling_top_p,
+            max_tokens=self.config.sampling_max_tokens,
+        )
+
+
+@lru_cache(maxsize=2)
+def epoch_order(run_seed: int, epoch: int, n_problems: int) -> list[int]:
+    """The order in which one pass over the training split takes its problems."""
+    rng = random.Random(derive_seed(run_seed, "problems", epoch))
+    return rng.sample(range(n_problems), n_problems)
+
+
+def problems_of_step(config: RunConfig, train: list[Problem], step: int) -> list[Problem]:
+    """The step's problems: the training split, shuffled anew for every pass over it."""
+    first = (step - 1) * config.prompts_per_step
+    positions = range(first, first + config.prompts_per_step)
+    places = [divmod(position, len(train)) for position in positions]
+    return [train[epoch_order(config.seed, epoch, len(train))[at]] for epoch, at in places]
+
+
+def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
+    """One optimizer step on each train batch of the rollouts; the metrics are means over them."""
+    config = trainer.config
+    n_rows, size = len(rollouts.completions), config.train_batch_size
+    reuses_rollouts = size < n_rows or config.importance_reweighting_method != "none"
+    old_log_probs = score(trainer, trainer.model, rollouts) if reuses_rollouts else None
+    ref_log_probs = score(trainer, trainer.reference, rollouts) if trainer.reference else None
+    updates = []
+    for start in range(0, n_rows, size):
+        rows = slice(start, start + size)
+        completions = rollouts.completions[rows]
+        _, metadata = grpo_train_step(
+            trainer.model,
+            trainer.tokenizer,
+            trainer.optimizer,
+            config.gradient_accumulation_steps,
+            config.max_grad_norm,
+            None,
+            rollouts.prompts[rows],
+            [c.text for c in completions],
+            [p.gold for p in rollouts.problems[rows]],
+            config.group_size,
+            config.baseline,
+            config.advantage_eps,
+            config.advantage_normalizer,
+            config.importance_reweighting_method,
+            None if old_log_probs is None else old_log_probs[rows],
+            config.cliprange,
+            config.loss_normalization,
+            config.normalization_constant,
+            rollout_token_ids=[c.token_ids for c in completions],
+            raw_rewards=rollouts.rewards[rows],
+            kl_coef=config.kl_coef,
+            ref_log_probs=None if ref_log_probs is None else ref_log_probs[rows],
+            kl_estimator=config.kl_estimator,
+            entropy_coef=config.entropy_coef,
+        )
+        updates.append(metadata)
+    measured_on_rollouts = rollouts.metrics().keys()
+    return {
+        name: mean_of_known([update[name] for update in updates])
+        for name in updates[0]
+        if name not in measured_on_rollouts
+    }
+
+
+def mean_of_known(values: list[float | None]) -> float | None:
+    """The mean of the values that are not None, or None where none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def batches_of(trainer: Trainer, rollouts: Rollouts) -> Iterator[dict[str, Tensor]]:
+    """The rollouts' ids, labels and masks, all of one width, a few rows at a time."""
+    batch = tokenize_prompt_and_output(
+        rollouts.prompts,
+        [c.text for c in rollouts.completions],
+        trainer.tokenizer,
+        output_token_ids=[c.token_ids for c in rollouts.completions],
+    )
+    for start in range(0, len(rollouts.completions), SCORED_AT_ONCE):
+        rows = slice(start, start + SCORED_AT_ONCE)
+        yield {name: tensor[rows].to(trainer.model.device) for name, tensor in batch.items()}
+
+
+@torch.no_grad()
+def score(trainer: Trainer, model: PreTrainedModel, rollouts: Rollouts) -> Tensor:
+    """(B, T) log-probabilities of the rollouts' labels under `model`, without dropout or graph."""
+    with evaluation_mode(model):
+        scored = [
+            get_response_log_probs(model, batch["input_ids"], batch["labels"])["log_probs"]
+            for batch in batches_of(trainer, rollouts)
+        ]
+    return torch.cat(scored)
+
+
+@torch.no_grad()
+def mean_token_entropy(trainer: Trainer, rollouts: Rollouts) -> float | None:
+    """Mean entropy, in nats, over all response tokens of the rollouts."""
+    means = TokenMeans()
+    with evaluation_mode(trainer.model):
+        for batch in batches_of(trainer, rollouts):
+            scored = get_response_log_probs(
+                trainer.model, batch["input_ids"], batch["labels"], return_token_entropy=True
+            )
+            means.add({"entropy": scored["token_entropy"]}, batch["response_mask"])
+    return means["entropy"]
+
+
+def validate(
+    trainer: Trainer, problems: list[Problem], split: str, step: int
+) -> tuple[Row, Rollouts]:
+    """One answer to each problem of a split: metrics named after the split, and the answers."""
+    rollouts = trainer.sample(problems, 1, split, step)
+    metrics = {**rollouts.metrics(), "token_entropy": mean_token_entropy(trainer, rollouts)}
+    return {f"{split}_{name}": value for name, value in metrics.items()}, rollouts
+
+
+def take_step(
+    trainer: Trainer, problems: dict[str, list[Problem]], step: int, run_dir: Path
+) -> Row:
+    """Step `step` of a run: its update, its validation where due; rollouts are saved where due."""
+    config = trainer.config
+    last = step == config.n_grpo_steps
+    saves = last or step % config.save_rollouts_every == 0
+    row: Row = {"step": step}
+    if step > 0:
+        rollouts = trainer.sample(
+            problems_of_step(config, problems["train"], step), config.group_size, "train", step
+        )
+        row |= {f"train_{name}": value for name, value in rollouts.metrics().items()}
+        row |= update_policy(trainer, rollouts)
+        if saves:
+            write_rollouts(run_dir, f"train-{step:06d}", rollouts.rows())
+    for split, due in (("curve", last or step % config.validate_every == 0), ("test", last)):
+        if due:
+            metrics, answers = validate(trainer, problems[split], split, step)
+            row |= metrics
+            if saves:
+                write_rollouts(run_dir, f"{split}-{step:06d}", answers.rows())
+    return row
+
+
+def train(
+    config: RunConfig,
+    run_dir: Path,
+    on_row: Callable[[Row], None] | None = None,
+    command: str = "gsmrl_helpers.train",
+) -> Path:
+    """Run GRPO as configured, in a folder that keeps everything the run produces.
+
+    A run that was stopped goes on from its last checkpoint when it is started again with the same
+    settings, and ends with the same parameters and the same rows.
+
+    Args:
+        config: the run's settings.
+        run_dir: an empty or new folder, or that of the same run, unfinished.
+        on_row: called with each step's row of metrics.
+        command: what is written in the manifest as the way to run it again.
+
+    Returns:
+        `run_dir`, with `manifest.json`, `metrics.jsonl`, `rollouts/` and `checkpoints/`.
+
+    Raises:
+        RunFolderError: the folder belongs to another run, or the run is finished.
+    """
+    started = time.monotonic()
+    open_run(run_dir, config, policy_sha256(policy_location(config)), command)
+    trainer = Trainer.from_config(config)
+    problems = {split: load_problems(config, split) for split in ("train", "curve", "test")}
+    state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}
+    if state["step"] >= 0:
+        trainer.model.load_state_dict(state["model"])
+        trainer.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["torch_rng"])
+    cut_metrics(run_dir, state["metrics_size"])
+    for step in range(state["step"] + 1, config.n_grpo_steps + 1):
+        row = take_step(trainer, problems, step, run_dir)
+        append_row(run_dir / METRICS, row)
+        seconds = state["seconds"] + time.monotonic() - started
+        if step % config.checkpoint_every == 0 or step == config.n_grpo_steps:
+            save_checkpoint(
+                run_dir,
+                step,
+                {
+                    "model": trainer.model.state_dict(),
+                    "optimizer": trainer.optimizer.state_dict(),
+                    "torch_rng": torch.get_rng_state(),
+                    "metrics_size": (run_dir / METRICS).stat().st_size,
+                    "seconds": seconds,
+                },
+            )
+        if on_row:
+            on_row(row)
+    finish_run(run_dir, state["seconds"] + time.monotonic() - started)
+    return run_dir

@@ -1,0 +1,110 @@
+"""The course's figures: one style, one colour and dash for each thing, every seed shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import t
+
+# A colour (Okabe and Ito, 2008) and a dash each, so that a line is known in grey as well.
+LINES: dict[str, tuple[str, object]] = {
+    "train": ("#0072B2", "-"),
+    "curve": ("#D55E00", "--"),
+    "test": ("#009E73", ":"),
+    "all": ("#000000", "-"),
+    "right": ("#009E73", "-."),
+    "wrong": ("#CC79A7", ":"),
+}
+
+
+def use_style() -> None:
+    """Give all figures of a notebook the course's style."""
+    with resources.as_file(resources.files("gsmrl_helpers") / "course.mplstyle") as style:
+        plt.style.use(style)
+
+
+def plot_metric(ax: Axes, table: pd.DataFrame, metric: str, name: str) -> None:
+    """Draw one metric over the steps: every seed faintly, and the mean with its 95 % t interval.
+
+    Args:
+        ax: where to draw.
+        table: results in the long form `variant, seed, step, metric, value`.
+        metric: the metric to draw; steps at which it is null are left out.
+        name: a key of `LINES`; it stands in the legend, with the number of seeds.
+
+    Raises:
+        ValueError: the metric does not occur, or the name has no line of its own.
+    """
+    if name not in LINES:
+        raise ValueError(f"name={name!r} has no colour; allowed: {', '.join(LINES)}")
+    rows = table[table["metric"] == metric].dropna(subset="value")
+    if rows.empty:
+        raise ValueError(f"metric={metric!r} was not recorded in these results")
+    color, dash = LINES[name]
+    for _, seed_rows in rows.groupby("seed"):
+        ax.plot(seed_rows["step"], seed_rows["value"], color=color, lw=0.8, alpha=0.35, ls="-")
+    by_step = rows.groupby("step")["value"].agg(["mean", "sem", "count"])
+    n_seeds = rows["seed"].nunique()
+    label = f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
+    ax.plot(by_step.index, by_step["mean"], color=color, ls=dash, label=label)
+    if n_seeds > 1:
+        half_width = t_quantile(by_step["count"] - 1) * by_step["sem"]
+        low, high = by_step["mean"] - half_width, by_step["mean"] + half_width
+        ax.fill_between(by_step.index, low, high, color=color, alpha=0.15, lw=0)
+
+
+def t_quantile(degrees_of_freedom: pd.Series, level: float = 0.95) -> pd.Series:
+    """The two-sided Student quantile, for the interval of a mean over few seeds."""
+    quantiles = t.ppf((1 + level) / 2, degrees_of_freedom.clip(lower=1))
+    return pd.Series(quantiles, index=degrees_of_freedom.index)
+
+
+Panel = tuple[str, str, Mapping[str, str]]
+
+RUN_PANELS: Sequence[Panel] = (
+    (
+        "Right answers",
+        "share",
+        {"train": "train_mean_answer_reward", "curve": "curve_mean_answer_reward"},
+    ),
+    (
+        "In format",
+        "share",
+        {"train": "train_mean_format_reward", "curve": "curve_mean_format_reward"},
+    ),
+    ("Groups without signal", "share", {"train": "no_signal_group_share"}),
+    ("Token entropy", "nats", {"train": "token_entropy", "curve": "curve_token_entropy"}),
+    (
+        "Response length",
+        "tokens",
+        {
+            "all": "train_response_length",
+            "right": "train_response_length_right",
+            "wrong": "train_response_length_wrong",
+        },
+    ),
+    ("Gradient norm, before clipping", "2-norm", {"train": "grad_norm"}),
+)
+
+
+def plot_run(table: pd.DataFrame, panels: Sequence[Panel] = RUN_PANELS) -> Figure:
+    """One panel for each group of metrics of a run (or of several seeds of one variant)."""
+    n_rows = (len(panels) + 2) // 3
+    figure, axes = plt.subplots(n_rows, 3, figsize=(10.5, 2.9 * n_rows), layout="constrained")
+    for ax, (title, unit, metrics) in zip(axes.flat, panels, strict=False):
+        for name, metric in metrics.items():
+            plot_metric(ax, table, metric, name)
+        ax.set(title=title, ylabel=unit, xlabel="step")
+        if unit == "share":
+            ax.set_ylim(-0.03, 1.03)
+        ax.legend(loc="best")
+    for ax in axes.flat[len(panels) :]:
+        ax.remove()
+    sns.despine(figure)
+    return figure

@@ -1,0 +1,59 @@
+"""What a run acts on: the problems of its splits, and the policy it starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.gsm8k import load_gsm8k
+from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.pocket_problems import load_pocket_problems
+from gsmrl_helpers.problems import Problem
+
+
+def load_problems(config: RunConfig, split: str) -> list[Problem]:
+    """The problems of one of the run's four splits: train, curve, dev or test.
+
+    GSM8K has two files. `train` takes the first of the train file and `dev` the last, so that they
+    must not overlap; `curve` takes the first of the test file, and `test` contains those.
+
+    Raises:
+        ValueError: an unknown split, or splits larger than the files.
+    """
+    sizes = config.splits.model_dump()
+    if split not in sizes:
+        raise ValueError(f"split={split!r} is unknown; allowed: {', '.join(sizes)}")
+    if config.problems == "pocket":
+        return load_pocket_problems(split, sizes[split], difficulty=config.difficulty)
+    problems = load_gsm8k("train" if split in ("train", "dev") else "test")
+    needed = sizes["train"] + sizes["dev"] if split in ("train", "dev") else sizes[split]
+    if needed > len(problems):
+        raise ValueError(f"the splits {sizes} need {needed} problems of {len(problems)}")
+    return problems[-sizes["dev"] :] if split == "dev" else problems[: sizes[split]]
+
+
+def policy_location(config: RunConfig) -> Path | str:
+    """The policy's folder in the clone, or its name on the Hub where there is no such folder."""
+    folder = ROOT / config.policy
+    if config.policy.startswith("data/") and not folder.is_dir():
+        raise ValueError(f"policy={config.policy!r}: the clone has no such folder")
+    return folder if folder.is_dir() else config.policy
+
+
+def load_policy(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, in training mode on its device, and the tokenizer."""
+    location = policy_location(config)
+    disable_progress_bar()  # its bars would stay in the notebooks' stored outputs
+    model = AutoModelForCausalLM.from_pretrained(
+        location, dtype=getattr(torch, config.dtype), attn_implementation=config.attention
+    )
+    return model.to(config.device).train(), AutoTokenizer.from_pretrained(location)

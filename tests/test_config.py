@@ -1,0 +1,76 @@
+"""Profiles, variants, overrides: what a run is, and what is refused."""
+
+import pytest
+
+from gsmrl_helpers.config import make_config, profile_names
+from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config
+
+
+def test_the_assignment_s_settings() -> None:
+    config = experiment_config("on-policy", "two_gpu")
+    assert config.n_grpo_steps == 200 and config.learning_rate == 1e-5
+    assert (config.rollout_batch_size, config.group_size) == (256, 8)
+    assert config.train_batch_size == 256 and config.gradient_accumulation_steps == 32
+    assert config.sampling_temperature == 1.0 and config.sampling_max_tokens == 512
+    assert config.max_grad_norm == 1.0 and config.adam_betas == (0.9, 0.95)
+    assert config.weight_decay == 0 and config.validate_every == 10
+    assert config.save_rollouts_every == 40
+    assert config.splits.model_dump() == {"train": 6400, "curve": 1024, "dev": 1073, "test": 1319}
+    assert (config.baseline, config.advantage_normalizer) == ("mean", "std")
+    assert (config.loss_normalization, config.importance_reweighting_method) == ("sequence", "none")
+
+
+def test_the_pocket_profile() -> None:
+    config = make_config("pocket", seed=3)
+    assert (config.n_grpo_steps, config.rollout_batch_size, config.group_size) == (100, 256, 8)
+    assert config.sampling_max_tokens == 48 and config.prompts_per_step == 32
+    assert config.splits.curve == 256 and config.splits.test == 1024 and config.validate_every == 10
+    assert config.seed == 3 and config.prompt == "r1_zero"
+
+
+@pytest.mark.parametrize("profile", profile_names())
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_variant_is_a_run_at_every_scale(profile: str, experiment: str) -> None:
+    for variant in EXPERIMENTS[experiment]:
+        assert experiment_config(experiment, profile, variant).variant == variant
+
+
+def test_overrides_win_and_splits_merge_size_by_size() -> None:
+    config = experiment_config("smoke", overrides={"splits": {"test": 8}, "n_grpo_steps": 1})
+    assert config.n_grpo_steps == 1
+    assert config.splits.model_dump() == {"train": 6400, "curve": 32, "dev": 1024, "test": 8}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"learning_rte": 1.0}, "learning_rte"),
+        ({"splits": {"validation": 3}}, "splits.validation"),
+        ({"baseline": "median"}, "baseline.*'mean' or 'none'.*median"),
+        ({"rollout_batch_size": 250}, "rollout_batch_size=250 is not a multiple of"),
+        ({"train_batch_size": 12}, "train_batch_size=12"),
+        ({"splits": {"train": 10}}, "needs 32 problems"),
+        ({"prompt": "r2"}, "r1_zero"),
+        ({"reward": "by_vibes"}, "by_vibes"),
+        ({"difficulty": None}, "difficulty"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_the_reason(overrides: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_config("pocket", overrides=overrides)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="allowed: pocket, two_gpu"):
+        make_config("laptop")
+    with pytest.raises(ValueError, match="allowed: smoke, on-policy"):
+        experiment_config("off_policy")
+    with pytest.raises(ValueError, match="variant='fast'"):
+        experiment_config("smoke", variant="fast")
+
+
+def test_a_reward_is_replaced_by_name() -> None:
+    config = make_config("pocket", overrides={"reward": "question_only"})
+    assert config.prompt_object().name == "r1_zero"
+    assert config.prompt_object().reward_fn("\\boxed{3}", "3")["reward"] == 1.0
