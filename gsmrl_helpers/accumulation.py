@@ -65,6 +65,7 @@ class Objective:
         scored = get_response_log_probs(
             model, microbatch["input_ids"], microbatch["labels"], return_token_entropy=True
         )
+        # No gradient comes back through a masked position, whatever old or ref hold there.
         log_probs = scored["log_probs"].masked_fill(~mask, 0.0)
         token_loss, importance = compute_policy_gradient_loss(
             microbatch["advantages"],

@@ -205,8 +205,7 @@ def constants_of_loss(
                 f"of these rollouts: got {tuple(given.shape)}"
             )
         # Rows are right-padded, so what a wider batch has beyond this one's width is padding.
-        aligned = given.detach()[:, :width]
-        constants[name] = aligned.masked_fill(~response_mask.to(aligned.device), 0.0)
+        constants[name] = given.detach()[:, :width]
     return constants
 
 

@@ -476,6 +476,18 @@ def test_bf16_parameters_below_their_spacing_do_not_change() -> None:
     assert metadata["changed_parameter_share"] > 0.5
 
 
+def test_of_a_large_model_an_even_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_policy()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    monkeypatch.setattr("gsmrl_helpers.step_metrics.MAX_COMPARED_PARAMETERS", total // 10)
+    before = sample_parameters(model)
+    assert total // 20 < sum(values.numel() for values in before) < total // 5
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.view(-1)[: parameter.numel() // 2] += 1
+    assert changed_share(before, sample_parameters(model)) == pytest.approx(0.5, abs=0.05)
+
+
 def test_changed_share_is_by_bits() -> None:
     before = [torch.tensor([0.0, 1.0, math.nan, 2.0])]
     after = [torch.tensor([-0.0, 1.0, math.nan, 3.0])]
