@@ -178,13 +178,13 @@ def book_build(
     ] = None,
 ) -> None:
     """Build the HTML from stored outputs; any warning is an error."""
-    from gsmrl_helpers import book, runs
+    from gsmrl_helpers import book, progress
 
     html = book.build_book(out.resolve(), run_folder)
     typer.echo(f"the book: {html / 'index.html'}")
     if run_folder:
         typer.echo(f"the run: {html / book.recorded_page(run_folder).with_suffix('.html')}")
-        accuracies = list(runs.validation_accuracies(run_folder).items())
+        accuracies = list(progress.validation_accuracies(run_folder).items())
         for when, (step, accuracy) in (("first", accuracies[0]), ("last", accuracies[-1])):
             typer.echo(f"{when} validation accuracy: {accuracy:.3f} (step {step})")
 

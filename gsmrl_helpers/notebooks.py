@@ -32,6 +32,9 @@ TAGS_OF_THE_BOOK = {
 ALLOWED_TAGS = TAGS_OF_THE_COURSE | TAGS_OF_NBVAL | TAGS_OF_PAPERMILL | TAGS_OF_THE_BOOK
 CLAIM_TAG = re.compile(r"claim:[A-Z]\d+[a-z]?")
 
+# a kernel on this machine's own ports warns, once each, that they are not encrypted
+QUIET_KERNEL = ["--IPKernelApp.log_level=ERROR"]
+
 
 class NotebookError(ValueError):
     """A notebook that breaks the course's rules, or failed while it was executed."""
@@ -211,6 +214,7 @@ def run_kernel(notebook: NotebookNode, cwd: Path, cell_timeout_s: int, name: str
         kernel_name="python3",
         skip_cells_with_tag="nbval-skip",
         record_timing=False,
+        extra_arguments=QUIET_KERNEL,
         resources={"metadata": {"path": str(cwd)}},
     )
     try:

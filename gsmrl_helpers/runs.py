@@ -8,7 +8,6 @@ strings; both are refused here, before anything runs.
 from __future__ import annotations
 
 import ast
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,6 @@ from contextlib import contextmanager
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import papermill
@@ -24,6 +22,7 @@ from nbformat import NotebookNode
 
 from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.notebooks import (
+    QUIET_KERNEL,
     NotebookError,
     cell_tags,
     read_notebook,
@@ -31,11 +30,11 @@ from gsmrl_helpers.notebooks import (
     write_notebook,
 )
 from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
-from gsmrl_helpers.records import MANIFEST, METRICS, read_manifest
+from gsmrl_helpers.progress import follow_progress
+from gsmrl_helpers.records import MANIFEST, read_manifest
 
 RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
 EXECUTED_NAME = "run.ipynb"
-ACCURACY = "curve_mean_answer_reward"  # validation: the split `curve`
 SCALARS = (bool, int, float, str, type(None))
 
 
@@ -120,13 +119,12 @@ def launch_notebook(
                 dict(parameters),
                 kernel_name="python3",
                 progress_bar=False,
+                extra_arguments=QUIET_KERNEL,
                 cwd=str(ROOT),
             )
     except Exception as error:  # a failed cell, a dead kernel, a time-out: all end the run
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-        raise RunFailedError(
-            f"{notebook.name} failed: {reason} (see {relative_to_root(output_path)})"
-        ) from error
+        raise RunFailedError(f"{notebook.name} failed: {reason}") from error
     stamp_executed(executed)
     write_notebook(executed, output_path)
     return executed
@@ -214,10 +212,23 @@ def run_experiment(
     for variant, seed in product(names, seeds):
         parameters = {"profile": profile, "experiment": experiment, "variant": variant}
         parameters |= {"seed": seed, "overrides": dict(overrides or {})}
-        experiment_config(**parameters)  # what is wrong with them is said before anything runs
+        config = experiment_config(**parameters)
         folder = run_folder(experiment, profile, variant, seed, runs_dir)
+        if not fresh:
+            _refuse_other_settings(folder, config.model_dump(mode="json"))
         waiting.append((folder, parameters))
     return _run_all([job for job in waiting if _is_due(job[0], fresh)], notebook, jobs)
+
+
+def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
+    if not (folder / MANIFEST).is_file():
+        return
+    there = read_manifest(folder)["config"]
+    if differing := sorted(key for key in config if config[key] != there.get(key)):
+        raise ValueError(
+            f"{relative_to_root(folder)} holds a run with other settings ({', '.join(differing)}): "
+            "--fresh sets it aside, --runs-dir keeps both"
+        )
 
 
 def _is_due(folder: Path, fresh: bool) -> bool:
@@ -249,42 +260,5 @@ def _run_one(folder: Path, parameters: Mapping[str, Any], notebook: Path) -> str
     try:
         run_seed(folder, parameters, notebook)
     except NotebookError as error:
-        return str(error)
+        return f"{error} (see {relative_to_root(folder / EXECUTED_NAME)})"
     return None
-
-
-# --- what a run shows -----------------------------------------------------------------------------
-
-
-def validation_accuracies(folder: Path) -> dict[int, float]:
-    """Return step -> share of the validation problems answered right, from the run's metrics.
-
-    A last line that is only half written is left for the next reading.
-    """
-    path = folder / METRICS
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    rows = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
-    return {row["step"]: row[ACCURACY] for row in rows if row.get(ACCURACY) is not None}
-
-
-@contextmanager
-def follow_progress(folder: Path, every_s: float = 2.0) -> Iterator[None]:
-    """Print a line whenever the run in this folder has validated, while the block runs."""
-    stopped, seen = Event(), set(validation_accuracies(folder))
-
-    def follow() -> None:
-        ended = False
-        while not ended:
-            ended = stopped.wait(every_s)
-            for step, accuracy in validation_accuracies(folder).items():
-                if step not in seen:
-                    seen.add(step)
-                    print(f"  step {step}: validation accuracy {accuracy:.3f}", flush=True)
-
-    follower = Thread(target=follow, daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        follower.join()

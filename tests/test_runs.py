@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.notebooks import code_digest, read_notebook
 from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.progress import validation_accuracies
 from gsmrl_helpers.records import MANIFEST
 from gsmrl_helpers.runs import (
     ParameterError,
@@ -22,7 +23,6 @@ from gsmrl_helpers.runs import (
     launch_notebook,
     run_experiment,
     run_folder,
-    validation_accuracies,
 )
 
 PARAMETERS = (
@@ -34,11 +34,12 @@ SMALL_RUN = """
 import json, pathlib
 folder = pathlib.Path(output_dir)
 folder.mkdir(parents=True, exist_ok=True)
-manifest = {"status": "running", "seed": seed, "starts": len(list(folder.iterdir()))}
+config = {**CONFIG, "seed": seed, **overrides}
+manifest = {"status": "running", "config": config, "files": len(list(folder.iterdir()))}
 (folder / "manifest.json").write_text(json.dumps(manifest))
 row = {"step": 0, "curve_mean_answer_reward": 0.25}
 (folder / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
-assert not overrides.get("seed_base") == 7, "made to fail"
+assert not pathlib.Path(FAILS).exists(), "made to fail"
 (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "finished"}))
 """
 
@@ -48,8 +49,11 @@ class Level(enum.IntEnum):
 
 
 @pytest.fixture
-def run_notebook(make_notebook):
-    return make_notebook([(PARAMETERS, ["parameters"]), (SMALL_RUN, [])])
+def run_notebook(make_notebook, tmp_path):
+    """A notebook that leaves what the run notebook leaves, and fails where `fails` exists."""
+    config = experiment_config("smoke").model_dump(mode="json")
+    constants = f"CONFIG = {config!r}\nFAILS = {str(tmp_path / 'fails')!r}\n"
+    return make_notebook([(PARAMETERS, ["parameters"]), (constants + SMALL_RUN, [])])
 
 
 def test_declared_parameters_are_the_names_the_tagged_cell_assigns(run_notebook):
@@ -149,25 +153,29 @@ def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
     assert is_finished(folder) and is_finished(folder.with_name("seed-4.aside-1"))
 
 
-def test_failed_runs_are_reported_kept_and_can_go_on(run_notebook, tmp_path):
-    fails = {"seed_base": 7}
-    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
-    # the catalogue of settings knows no such name: it is refused before anything runs
-    with pytest.raises(ValueError, match="seed_base"):
-        run_experiment("smoke", "pocket", [0], tmp_path, overrides=fails, notebook=run_notebook)
-    assert not folder.exists()
-
-    source = run_notebook.read_text().replace("seed_base", "n_grpo_steps")
-    run_notebook.write_text(source)
-    failures = run_experiment(
-        "smoke", "pocket", [0], tmp_path, overrides={"n_grpo_steps": 7}, notebook=run_notebook
-    )
-    assert len(failures) == 1 and re.search("made to fail", failures[0])
+def test_a_failed_run_is_reported_kept_and_can_go_on(run_notebook, tmp_path):
+    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
+    (tmp_path / "fails").touch()
+    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
+    assert "made to fail" in failure and "run.ipynb" in failure
     assert (folder / "run.ipynb").is_file() and not is_finished(folder)
 
+    (tmp_path / "fails").unlink()
     assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    # it went on in the same folder, with what the first try had left in it
-    assert json.loads((folder / "manifest.json").read_text())["starts"] == 3
+    # it went on in the same folder, with the three files that the first try had left in it
+    assert json.loads((folder / MANIFEST).read_text())["files"] == 3
+    assert is_finished(folder)
+
+
+def test_other_settings_are_refused_in_the_folder_of_a_run(run_notebook, tmp_path):
+    other = {"learning_rate": 0.5}
+    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    with pytest.raises(ValueError, match=r"other settings \(learning_rate\): --fresh"):
+        run_experiment("smoke", "pocket", [0], tmp_path, overrides=other, notebook=run_notebook)
+    # a mistake in any of the runs is said before the first one starts
+    with pytest.raises(ValueError, match="learning_rat"):
+        run_experiment("smoke", "pocket", [1], tmp_path, overrides={"learning_rat": 1})
+    assert not run_folder("smoke", "pocket", "standard", 1, tmp_path).exists()
 
 
 def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
@@ -188,7 +196,10 @@ def test_seeds_run_side_by_side(run_notebook, tmp_path):
         )
         for seed in (0, 1)
     ]
-    assert [(m["seed"], m["status"]) for m in manifests] == [(0, "finished"), (1, "finished")]
+    assert [(m["config"]["seed"], m["status"]) for m in manifests] == [
+        (0, "finished"),
+        (1, "finished"),
+    ]
 
 
 def test_a_half_written_row_and_a_missing_value_are_no_accuracy(tmp_path):
