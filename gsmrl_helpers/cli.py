@@ -184,9 +184,9 @@ def book_build(
     typer.echo(f"the book: {html / 'index.html'}")
     if run_folder:
         typer.echo(f"the run: {html / book.recorded_page(run_folder).with_suffix('.html')}")
-        accuracies = list(progress.validation_accuracies(run_folder).items())
-        for when, (step, accuracy) in (("first", accuracies[0]), ("last", accuracies[-1])):
-            typer.echo(f"{when} validation accuracy: {accuracy:.3f} (step {step})")
+        accuracies = progress.validation_accuracies(run_folder)
+        for when, step in (("first", min(accuracies)), ("last", max(accuracies))):
+            typer.echo(f"{when} validation accuracy: {accuracies[step]:.3f} (step {step})")
 
 
 @book_app.command("check")
