@@ -27,14 +27,14 @@ Calculation = tuple[int, str, int, int]
 DOCUMENT_SHARES = {
     "drill": 0.10,
     "textbook": 0.40,
-    "r1_zero": 0.30,
-    "few_shot": 0.06,
+    "r1_zero": 0.33,
+    "few_shot": 0.03,
     "boxed": 0.14,
 }
 # How an assistant's turn goes, in shares of the turns of that form.
 TURN_SHARES = {
     "r1_zero": {
-        **{"worked": 0.08, "slip": 0.17, "guess": 0.25},
+        **{"worked": 0.03, "slip": 0.20, "guess": 0.27},
         **{"untagged": 0.17, "chatter": 0.18, "broken_tags": 0.15},
     },
     "few_shot": {"worked": 0.20, "slip": 0.40, "guess": 0.35, "untagged": 0.05},
@@ -217,7 +217,7 @@ def add_examples(rng: random.Random, prompt: str, examples: list[Problem]) -> st
 
 
 def stream_documents(
-    seed: int | str, difficulty: float = 0.4, spread: float = 0.3
+    seed: int | str, difficulty: float = 0.5, spread: float = 0.4
 ) -> Iterator[Document]:
     """Documents without end, over the questions of the `pretrain` split.
 

@@ -40,13 +40,13 @@ class PretrainConfig(BaseModel):
     num_layers: int = 4
     num_heads: int = 4
     context_length: int = 1024
-    n_steps: int = 2_500
+    n_steps: int = 1_400
     documents_per_step: int = 64
     learning_rate: float = 4e-3
     warmup_steps: int = 100
     weight_decay: float = 0.05
     max_grad_norm: float = 1.0
-    difficulty: float = 0.4
+    difficulty: float = 0.5
 
 
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:

@@ -197,7 +197,7 @@ def split_of(question: str) -> str:
 
 
 def stream_pocket_problems(
-    split: str, seed: int | str = 0, difficulty: float = 0.4
+    split: str, seed: int | str = 0, difficulty: float = 0.5
 ) -> Iterator[Problem]:
     """Problems of one split, one after another, without end and without a repeated question.
 
@@ -223,7 +223,7 @@ def stream_pocket_problems(
 
 
 def load_pocket_problems(
-    split: str, limit: int, seed: int | str = 0, difficulty: float = 0.4
+    split: str, limit: int, seed: int | str = 0, difficulty: float = 0.5
 ) -> list[Problem]:
     """The first `limit` problems of `stream_pocket_problems`; a negative limit is a ValueError."""
     if limit < 0:
