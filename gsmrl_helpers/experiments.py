@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gsmrl_helpers.config import RunConfig, make_config
+from gsmrl_helpers.config import RunConfig, make_config, read_profile
 
 Settings = dict[str, Any]
 
@@ -19,11 +19,15 @@ SMOKE: Settings = {
     "checkpoint_every": 1,
 }
 
+# Multiples of the profile's learning rate: one that is too low, ..., one that is too high.
+LEARNING_RATE_MULTIPLES = (0.05, 0.3, 1.0, 3.0, 20.0)
+
 EXPERIMENTS: dict[str, dict[str, Settings]] = {
     # Two small steps that show that everything works; no experiment.
     "smoke": {"standard": SMOKE},
     # GRPO as in DeepSeekMath (2024) and the assignment's section 4.3: one update per rollout batch.
     "on-policy": {"standard": {}},
+    "learning-rate": {f"x{m:g}": {"learning_rate_multiple": m} for m in LEARNING_RATE_MULTIPLES},
 }
 
 
@@ -41,11 +45,18 @@ def experiment_config(
     seed: int = 0,
     overrides: Settings | None = None,
 ) -> RunConfig:
-    """The settings of one run of an experiment."""
+    """The settings of one run of an experiment.
+
+    A variant may give `learning_rate_multiple` in place of a learning rate, which no two scales
+    have in common.
+    """
     variants = variants_of(experiment)
     if variant not in variants:
         raise ValueError(
             f"variant={variant!r} is not in experiment {experiment!r}; allowed: "
             f"{', '.join(variants)}"
         )
-    return make_config(profile, variant, seed, variants[variant], overrides)
+    settings = dict(variants[variant])
+    if (multiple := settings.pop("learning_rate_multiple", None)) is not None:
+        settings["learning_rate"] = multiple * read_profile(profile)["learning_rate"]
+    return make_config(profile, variant, seed, settings, overrides)

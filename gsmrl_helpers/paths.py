@@ -36,7 +36,7 @@ BOOK_DIR = ROOT / "book"
 BUILD_DIR = ROOT / "_build"
 DATA_DIR = ROOT / "data"
 RUNS_DIR = ROOT / "runs"
-RESULTS_DIR = ROOT / "results"
+RESULTS_DIR = DATA_DIR / "results"
 
 
 def relative_to_root(path: Path | str) -> str:

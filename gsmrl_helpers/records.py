@@ -214,7 +214,14 @@ def save_results(run_dirs: Iterable[Path], path: Path) -> pd.DataFrame:
     table = pd.concat([long_table(run_dir) for run_dir in run_dirs], ignore_index=True)
     if table.duplicated(["variant", "seed", "step", "metric"]).any():
         raise RunFolderError(f"two of these runs have the same variant and seed: {run_dirs}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_parquet(path, index=False)
-    write_json(path.with_suffix(".manifest.json"), {"runs": manifests})
+    write_results(table, path, {"runs": manifests})
     return table
+
+
+def write_results(table: pd.DataFrame, path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a long table as parquet, and beside it the manifest of what made it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    table.to_parquet(temporary, index=False)
+    os.replace(temporary, path)
+    write_json(path.with_suffix(".manifest.json"), manifest)

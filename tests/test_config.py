@@ -64,10 +64,20 @@ def test_what_is_no_run_is_refused_with_the_reason(overrides: dict, message: str
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match="allowed: pocket, two_gpu"):
         make_config("laptop")
-    with pytest.raises(ValueError, match="allowed: smoke, on-policy"):
+    with pytest.raises(ValueError, match="allowed: smoke, on-policy, learning-rate"):
         experiment_config("off_policy")
     with pytest.raises(ValueError, match="variant='fast'"):
         experiment_config("smoke", variant="fast")
+
+
+def test_learning_rates_are_multiples_of_the_profile_s() -> None:
+    for profile in profile_names():
+        base = make_config(profile).learning_rate
+        rates = [
+            experiment_config("learning-rate", profile, variant).learning_rate / base
+            for variant in EXPERIMENTS["learning-rate"]
+        ]
+        assert rates == pytest.approx([0.05, 0.3, 1, 3, 20])
 
 
 def test_a_reward_is_replaced_by_name() -> None:

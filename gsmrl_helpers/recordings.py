@@ -1,0 +1,129 @@
+"""Everything the book has on record, and how to record it again: `gsmrl record NAME`.
+
+A recording is one parquet file in the long form `variant, seed, step, metric, value` under
+`data/results/<profile>/`, and beside it a manifest that says what ran, where, and for how long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+
+from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.experiments import experiment_config, variants_of
+from gsmrl_helpers.loop import Trainer, validate
+from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
+from gsmrl_helpers.prompting import PROMPTS
+from gsmrl_helpers.records import (
+    LONG_COLUMNS,
+    make_manifest,
+    policy_sha256,
+    save_results,
+    write_results,
+)
+from gsmrl_helpers.runs import run_experiment, run_folder
+from gsmrl_helpers.world import load_problems, policy_location
+
+SEEDS = (0, 1, 2, 3)
+DIFFICULTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+class RecordingFailedError(ValueError):
+    """A run that belongs to a recording failed; nothing was replaced."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One file of results: what it shows, and how it is made."""
+
+    what: str
+    make: Callable[[str, Path, int], None]
+
+
+def record_runs(experiment: str, profile: str, path: Path, jobs: int) -> None:
+    """Run every variant of an experiment with `SEEDS` and keep all their metrics.
+
+    Finished runs of the same settings are kept and stopped ones go on, so that a recording that
+    was broken off loses little.
+    """
+    if failures := run_experiment(experiment, profile, SEEDS, jobs=jobs):
+        raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
+    runs = product(variants_of(experiment), SEEDS)
+    folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
+    save_results(folders, path)
+
+
+def record_evaluations(
+    configs: Mapping[str, RunConfig], splits: tuple[str, ...], name: str, path: Path
+) -> None:
+    """Evaluate the untrained policy once under each named configuration, on each split."""
+    started, rows, manifests = time.monotonic(), [], []
+    for variant, config in configs.items():
+        trainer = Trainer.from_config(config)
+        for split in splits:
+            metrics, _ = validate(trainer, load_problems(config, split), split, step=0)
+            rows += [(variant, config.seed, 0, metric, value) for metric, value in metrics.items()]
+        sha = policy_sha256(policy_location(config))
+        manifests.append(make_manifest(config, sha, f"gsmrl record {name}"))
+    table = pd.DataFrame(rows, columns=LONG_COLUMNS).astype({"value": "float64"})
+    seconds = round(time.monotonic() - started, 1)
+    finished = [{**m, "status": "finished", "wall_seconds": None} for m in manifests]
+    write_results(table, path, {"runs": finished, "wall_seconds": seconds})
+
+
+def record_prompts(profile: str, path: Path, jobs: int) -> None:
+    """The untrained policy under each prompt, on dev and test."""
+    configs = {
+        prompt: experiment_config("on-policy", profile, overrides={"prompt": prompt})
+        for prompt in PROMPTS
+    }
+    record_evaluations(configs, ("dev", "test"), "prompts", path)
+
+
+def record_difficulty(profile: str, path: Path, jobs: int) -> None:
+    """The untrained policy on dev problems, one variant for each setting of the dial."""
+    configs = {
+        f"{difficulty:.1f}": experiment_config(
+            "on-policy", profile, overrides={"difficulty": difficulty}
+        )
+        for difficulty in DIFFICULTIES
+    }
+    record_evaluations(configs, ("dev",), "difficulty", path)
+
+
+RECORDINGS: dict[str, Recording] = {
+    "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
+    "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
+    "on-policy": Recording("standard GRPO, four seeds", partial(record_runs, "on-policy")),
+    "learning-rate": Recording(
+        "learning rates, four seeds each", partial(record_runs, "learning-rate")
+    ),
+}
+
+
+def recording_path(name: str, profile: str) -> Path:
+    """Where a recording lies; an unknown name is a ValueError that lists the known ones."""
+    if name not in RECORDINGS:
+        raise ValueError(f"recording {name!r} is unknown; allowed: {', '.join(RECORDINGS)}")
+    return RESULTS_DIR / profile / f"{name}.parquet"
+
+
+def record(name: str, profile: str = "pocket", jobs: int = 1) -> Path:
+    """Make a recording again and replace the one there is, once it is complete."""
+    path = recording_path(name, profile)
+    RECORDINGS[name].make(profile, path, jobs)
+    return path
+
+
+def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:
+    """A recording's long table; one that was never made is a ValueError that says how to."""
+    path = recording_path(name, profile)
+    if not path.is_file():
+        raise ValueError(f"{name} is not on record for {profile}; make it: gsmrl record {name}")
+    return pd.read_parquet(path)
