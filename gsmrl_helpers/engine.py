@@ -85,9 +85,12 @@ class LocalEngine:
 
     A completion's tokens depend on the model, its prompt, the sampling parameters (seed included)
     and its sample index, on nothing else: batch size, order of the prompts, `compaction` and
-    `prefix_sharing` change how fast they come. (Arithmetic in floats rounds differently in batches
-    of different shape, so a draw within about 1e-7 of the border between two tokens may still fall
-    to either side.) A prompt that occurs k times in a call gets k·n independent draws.
+    `prefix_sharing` change how fast they come. A prompt that occurs k times in a call gets k·n
+    independent draws.
+
+    One reservation: batches of different shape sum floats in different order, so a draw within
+    rounding of the border between two tokens may fall to either side. In float32 that was none of
+    23,000 tokens of the pocket policy, about one in 50,000 of nearly uniform random weights.
 
     Args:
         model: The policy; the engine reads its weights where they are and copies nothing.
