@@ -25,9 +25,11 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets that are not part of the repository.", no_args_is_help=True)
 notebooks_app = typer.Typer(help="Pairs of .py and .ipynb.", no_args_is_help=True)
 book_app = typer.Typer(help="The HTML book.", no_args_is_help=True)
+pocket_app = typer.Typer(help="The pocket problems and policy.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(notebooks_app, name="notebooks")
 app.add_typer(book_app, name="book")
+app.add_typer(pocket_app, name="pocket")
 
 
 def say_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -118,6 +120,50 @@ def run(
         typer.echo(f"error: {failure}", err=True)
     if failures:
         raise typer.Exit(1)
+
+
+@app.command()
+@say_errors
+def record(
+    name: Annotated[str | None, typer.Argument(help="The recording; without it, a list.")] = None,
+    profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+) -> None:
+    """Make a recorded result again and replace it with its manifest, or list all of them."""
+    from gsmrl_helpers import recordings
+
+    if name is not None:
+        typer.echo(relative_to_root(recordings.record(name, profile, jobs)))
+        return
+    for known, recording in recordings.RECORDINGS.items():
+        there = recordings.recording_path(known, profile).is_file()
+        typer.echo(f"{known:16}{'on record' if there else 'not yet':12}{recording.what}")
+
+
+@pocket_app.command("problems")
+@say_errors
+def pocket_problems(
+    split: Annotated[str, typer.Argument(help="pretrain, train, curve, dev or test.")],
+    limit: Annotated[int, typer.Option(help="How many.")] = 5,
+    seed: Annotated[int, typer.Option(help="The seed of the stream.")] = 0,
+    difficulty: Annotated[float, typer.Option(help="From 0 to 1.")] = 0.5,
+) -> None:
+    """Print generated problems as JSON rows in GSM8K's format."""
+    from gsmrl_helpers.pocket_problems import load_pocket_problems
+
+    for problem in load_pocket_problems(split, limit, seed, difficulty):
+        typer.echo(json.dumps({"question": problem.question, "answer": problem.answer}))
+
+
+@pocket_app.command("pretrain")
+@say_errors
+def pocket_pretrain(
+    work_dir: Annotated[Path, typer.Argument(help="Where checkpoints and the policy are kept.")],
+) -> None:
+    """Make the pocket policy anew; broken off and started again, it goes on."""
+    from gsmrl_helpers.pocket_policy import PretrainConfig, pretrain
+
+    typer.echo(relative_to_root(pretrain(PretrainConfig(), work_dir)))
 
 
 @data_app.command("gsm8k")
