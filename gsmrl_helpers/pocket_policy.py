@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,8 +18,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
+from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.pocket_corpus import Document, stream_documents
 from gsmrl_helpers.prompting import PROMPTS
+from gsmrl_helpers.records import append_row
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
 
@@ -148,21 +147,24 @@ def pretrain_step(
     return total
 
 
-def save_checkpoint(path: Path, **state: object) -> None:
-    """Write `state` so that the file is either the old one or the whole new one."""
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
-
-
-def pretrain(config: PretrainConfig, work_dir: Path, save_every: int = 200) -> Path:
+def pretrain(
+    config: PretrainConfig, work_dir: Path, save_every: int = 200, last_step: int | None = None
+) -> Path:
     """Train the pocket policy in `work_dir`, going on from its checkpoint, and save it there.
+
+    Args:
+        config: what decides the policy.
+        work_dir: keeps checkpoints, `loss.jsonl` and the policy.
+        save_every: steps from one checkpoint to the next.
+        last_step: end this session early; the next one goes on.
 
     Returns:
         The folder `work_dir/policy` with model, tokenizer, and the configuration that made it.
+
+    Raises:
+        ValueError: the folder's checkpoint belongs to another configuration.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    checkpoint, log = work_dir / "checkpoint.pt", work_dir / "loss.jsonl"
     tokenizer = train_tokenizer(config)
     model = new_policy(config, tokenizer).train()
     optimizer = torch.optim.AdamW(
@@ -171,41 +173,36 @@ def pretrain(config: PretrainConfig, work_dir: Path, save_every: int = 200) -> P
         betas=(0.9, 0.95),
         weight_decay=config.weight_decay,
     )
-    first_step = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        if state["config"] != config.model_dump():
-            raise ValueError(
-                f"{checkpoint} belongs to another configuration, {state['config']}; "
-                "choose another folder"
-            )
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first_step = state["step"]
-    started = time.monotonic()
-    for step in range(first_step, config.n_steps):
+    steps_done = resume(config, work_dir, model, optimizer)
+    for step in range(steps_done, last_step or config.n_steps):
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * learning_rate_factor(config, step)
         batches = list(microbatches_of_step(config, tokenizer, step))
         loss = pretrain_step(model, optimizer, batches, config.max_grad_norm)
-        done = step + 1
-        if done % 50 == 0:
-            row = {
-                "step": done,
-                "loss": round(loss, 4),
-                "seconds": round(time.monotonic() - started, 1),
-            }
-            with log.open("a") as lines:
-                lines.write(json.dumps(row) + "\n")
-        if done % save_every == 0 or done == config.n_steps:
-            save_checkpoint(
-                checkpoint,
-                model=model.state_dict(),
-                optimizer=optimizer.state_dict(),
-                step=done,
-                config=config.model_dump(),
-            )
+        append_row(work_dir / "loss.jsonl", {"step": step + 1, "loss": loss})
+        if (step + 1) % save_every == 0 or step + 1 == config.n_steps:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            save_checkpoint(work_dir, step + 1, {**state, "config": config.model_dump()})
     return save_policy(model, tokenizer, config, work_dir / "policy")
+
+
+def resume(
+    config: PretrainConfig,
+    work_dir: Path,
+    model: Olmo2ForCausalLM,
+    optimizer: torch.optim.Optimizer,
+) -> int:
+    """Load the folder's checkpoint, if there is one; the number of steps it had done."""
+    state = load_checkpoint(work_dir)
+    if state is None:
+        return 0
+    if state["config"] != config.model_dump():
+        raise ValueError(
+            f"{work_dir} belongs to another configuration, {state['config']}; choose another folder"
+        )
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
 
 
 def save_policy(
