@@ -36,6 +36,12 @@ RECORDED_DIR = BOOK_DIR / "runs"
 JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
 SUFFIXES = (".md", ".ipynb", ".rst")
 WARNING_LINE = re.compile(r"\bWARNING\b|\bERROR\b|Validation errors in config")
+RUN_TITLE = """# A run: {run}
+
+```{{note}}
+This page is a run as it was left: notebook {{doc}}`/notebooks/13_run_grpo`, executed with the
+parameters of the second code cell.
+```"""
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -104,8 +110,20 @@ def overlay_run(run: Path, copy: Path) -> Path:
         raise BookError(f"{relative_to_root(run)} holds no {EXECUTED_NAME}: run it first")
     if not (copy / page).is_file():
         raise BookError(f"the book has no page {page.as_posix()} for {relative_to_root(run)}")
-    write_notebook(scrub(read_notebook(executed)), copy / page)
+    write_notebook(page_of_run(run), copy / page)
     return page
+
+
+def page_of_run(run: Path) -> NotebookNode:
+    """Return a run's executed notebook, scrubbed, under a title that says which run it is."""
+    notebook = scrub(read_notebook(run / EXECUTED_NAME))
+    profile, experiment, variant, seed = run.resolve().parts[-4:]
+    name = experiment if variant == "standard" else f"{experiment}, {variant}"
+    title = RUN_TITLE.format(run=f"{name}, {profile}, {seed.replace('-', ' ')}")
+    first = notebook.cells[0]
+    if first.cell_type == "markdown":
+        first.source = re.sub(r"\A# [^\n]*", lambda _: title, first.source)
+    return notebook
 
 
 def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = ROOT) -> Path:
@@ -207,8 +225,7 @@ def record_run(run: Path) -> Path:
     executed, page = run / EXECUTED_NAME, ROOT / recorded_page(run)
     if not executed.is_file():
         raise BookError(f"{relative_to_root(run)} holds no {EXECUTED_NAME}: run it first")
-    notebook = scrub(read_notebook(executed))
-    name = relative_to_root(executed)
+    notebook, name = page_of_run(run), relative_to_root(executed)
     problems = litter_problems(notebook, name) + output_problems(notebook, name)
     if problems := problems + staleness_problems(notebook, name):
         raise BookError("\n".join(problems))

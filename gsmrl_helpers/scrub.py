@@ -16,6 +16,7 @@ from nbformat import NotebookNode
 from gsmrl_helpers.paths import ROOT
 
 KEPT_METADATA = ("kernelspec", "language_info", "gsmrl", "widgets")
+WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT_CELL_METADATA = ("tags",)
 MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|tmp|work|Users|mnt|opt|var)/\S*|[A-Z]:\\Users"
@@ -29,6 +30,8 @@ def scrub(notebook: NotebookNode) -> NotebookNode:
     clean.metadata = type(clean.metadata)(
         {key: clean.metadata[key] for key in KEPT_METADATA if key in clean.metadata}
     )
+    if not any(WIDGET in out.get("data", {}) for c in clean.cells for out in c.get("outputs", [])):
+        clean.metadata.pop("widgets", None)  # the page would load a widget manager for nothing
     clean.metadata.get("language_info", {}).pop("version", None)
     clean.metadata.get("kernelspec", {}).pop("path", None)
     for cell in clean.cells:

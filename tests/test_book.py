@@ -123,10 +123,13 @@ def run(tmp_path, make_notebook) -> Path:
     """A finished run's folder whose executed notebook holds what papermill leaves in one."""
     folder = tmp_path / "runs" / "pocket" / "on-policy" / "standard" / "seed-0"
     path = make_notebook([("print('mine')", [])], str(folder.relative_to(tmp_path) / "run.ipynb"))
+    notebook = read_notebook(path)
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell("# Run GRPO\n\nAs it is."))
+    write_notebook(notebook, path)
     execute(path)
     notebook = read_notebook(path)
     notebook.metadata.papermill = {"output_path": "/home/ada/run.ipynb"}
-    notebook.cells[0].metadata.papermill = {"duration": 2.5}
+    notebook.cells[1].metadata.papermill = {"duration": 2.5}
     write_notebook(notebook, path)
     return folder
 
@@ -148,8 +151,10 @@ def test_a_reader_s_run_takes_the_place_of_the_recorded_page_in_the_copy_only(ru
     before = recorded.read_bytes() if recorded.exists() else None
     book.overlay_run(run, copy)
     laid = read_notebook(page)
-    assert laid.cells[0].outputs[0].text == "mine\n"
-    assert "papermill" not in laid.metadata and "papermill" not in laid.cells[0].metadata
+    assert laid.cells[0].source.startswith("# A run: on-policy, pocket, seed 0\n\n```{note}\n")
+    assert laid.cells[0].source.endswith("```\n\nAs it is.")
+    assert laid.cells[1].outputs[0].text == "mine\n"
+    assert "papermill" not in laid.metadata and "papermill" not in laid.cells[1].metadata
     assert (recorded.read_bytes() if recorded.exists() else None) == before
 
     (run / "run.ipynb").unlink()
@@ -165,11 +170,11 @@ def test_recording_scrubs_and_refuses_what_is_no_page(run, tmp_path, monkeypatch
     assert "papermill" not in read_notebook(page).metadata
 
     notebook = read_notebook(run / "run.ipynb")
-    notebook.cells[0].outputs[0].text = "saved in /home/ada/runs\n"
+    notebook.cells[1].outputs[0].text = "saved in /home/ada/runs\n"
     write_notebook(notebook, run / "run.ipynb")
     with pytest.raises(book.BookError, match="machine path"):
         book.record_run(run)
-    assert read_notebook(page).cells[0].outputs[0].text == "mine\n"
+    assert read_notebook(page).cells[1].outputs[0].text == "mine\n"
 
 
 def test_a_recorded_run_is_stale_when_the_notebook_s_code_has_changed(make_notebook, tmp_path):

@@ -170,6 +170,7 @@ def test_scrubbing_leaves_results_and_nothing_of_the_run(make_notebook):
     first.metadata.execution = {"iopub.status.busy": "2026-01-01"}
     notebook.metadata.papermill = {"output_path": "/home/ada/runs/run.ipynb"}
     notebook.metadata.language_info = {"name": "python", "version": "3.11.7"}
+    notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {}}
     found = " ".join(litter_problems(notebook, "10"))
     for litter in ("progress bar: '10%|#", "/home/ada/runs", "run times", "papermill's metadata"):
         assert litter in found
