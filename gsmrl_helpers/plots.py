@@ -10,6 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import t
 
 # A colour (Okabe and Ito, 2008) and a dash each, so that a line is known in grey as well.
@@ -101,6 +102,7 @@ def plot_run(table: pd.DataFrame, panels: Sequence[Panel] = RUN_PANELS) -> Figur
         for name, metric in metrics.items():
             plot_metric(ax, table, metric, name)
         ax.set(title=title, ylabel=unit, xlabel="step")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if unit == "share":
             ax.set_ylim(-0.03, 1.03)
         ax.legend(loc="best")

@@ -27,14 +27,14 @@ Calculation = tuple[int, str, int, int]
 DOCUMENT_SHARES = {
     "drill": 0.10,
     "textbook": 0.40,
-    "r1_zero": 0.33,
-    "few_shot": 0.03,
+    "r1_zero": 0.34,
+    "few_shot": 0.02,
     "boxed": 0.14,
 }
 # How an assistant's turn goes, in shares of the turns of that form.
 TURN_SHARES = {
     "r1_zero": {
-        **{"worked": 0.03, "slip": 0.20, "guess": 0.27},
+        **{"slip": 0.22, "guess": 0.28},
         **{"untagged": 0.17, "chatter": 0.18, "broken_tags": 0.15},
     },
     "few_shot": {"worked": 0.20, "slip": 0.40, "guess": 0.35, "untagged": 0.05},

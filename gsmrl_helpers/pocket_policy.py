@@ -39,7 +39,7 @@ class PretrainConfig(BaseModel):
     num_layers: int = 4
     num_heads: int = 4
     context_length: int = 1024
-    n_steps: int = 1_400
+    n_steps: int = 1_200
     documents_per_step: int = 64
     learning_rate: float = 4e-3
     warmup_steps: int = 100

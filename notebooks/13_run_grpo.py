@@ -54,12 +54,14 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import HTML
 
 from gsmrl_helpers import experiment_config, load_problems, train
 from gsmrl_helpers.live import live_progress
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.plots import plot_run, use_style
 from gsmrl_helpers.records import METRICS, long_table, read_manifest, read_rollouts, read_rows
+from gsmrl_helpers.tables import as_html
 
 use_style()
 config = experiment_config(experiment, profile, variant, seed, overrides)
@@ -155,8 +157,8 @@ print(f"right on the test split, after the last step: {last['test_mean_reward']:
 assert all(
     0 <= row["train_mean_reward"] <= row["train_mean_format_reward"] <= 1 for row in rows[1:]
 )
-assert config.prompt != "r1_zero" or 0.01 < first["curve_mean_reward"] < 0.25
-assert config.prompt != "r1_zero" or 0.25 < first["curve_mean_format_reward"] < 0.85
+if (profile, config.prompt) == ("pocket", "r1_zero"):  # the untrained policy, on few problems
+    assert first["curve_mean_reward"] < 0.35 < first["curve_mean_format_reward"] < 0.85
 
 # %% [markdown]
 # ## Rollouts, before and after
@@ -168,7 +170,7 @@ assert config.prompt != "r1_zero" or 0.25 < first["curve_mean_format_reward"] < 
 before = read_rollouts(run_dir, "curve", 0)
 after = read_rollouts(run_dir, "curve", config.n_grpo_steps)
 answers = before[["question", "gold"]].assign(before=before["response"], after=after["response"])
-answers.head(6).style.hide(axis="index").set_properties(**{"text-align": "left"})
+HTML(as_html(answers.head(6)))
 
 # %% tags=["check"]
 assert (before["question"] == after["question"]).all()

@@ -80,7 +80,7 @@ def test_turns_are_drawn_with_their_shares() -> None:
     formatted = Counter(r1_zero_reward_fn(t, problem.gold)["format_reward"] for t in turns)
     shares = TURN_SHARES["r1_zero"]
     assert sum(shares.values()) == pytest.approx(1)
-    expected = shares["worked"] + shares["slip"] + shares["guess"]
+    expected = shares["slip"] + shares["guess"]
     assert formatted[1.0] / len(turns) == pytest.approx(expected, abs=0.03)
 
 
