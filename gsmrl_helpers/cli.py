@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
+from gsmrl_helpers.preflight_command import preflight_command
 
 app = typer.Typer(
     help="GSM8K RL: run experiments, import data, check notebooks, build the book.",
@@ -120,6 +121,9 @@ def run(
         typer.echo(f"error: {failure}", err=True)
     if failures:
         raise typer.Exit(1)
+
+
+app.command("preflight")(say_errors(preflight_command))
 
 
 @app.command()
