@@ -10,6 +10,7 @@ from gsmrl_helpers import experiment_config, get_response_log_probs, load_proble
 from gsmrl_helpers.checkpoints import load_checkpoint
 from gsmrl_helpers.loop import (
     Trainer,
+    batches_of,
     epoch_order,
     mean_of_known,
     problems_of_step,
@@ -138,9 +139,10 @@ def test_an_update_makes_rewarded_answers_more_likely() -> None:
     # a step small enough for its first order to decide
     trainer = Trainer.from_config(tiny_config(learning_rate=3e-5))
     rollouts = trainer.sample(load_problems(trainer.config, "train")[:16], 8, "train", 1)
-    before = score(trainer, trainer.model, rollouts).sum(1)
+    mask = torch.cat([batch["response_mask"] for batch in batches_of(trainer, rollouts)])
+    before = score(trainer, trainer.model, rollouts)
     update_policy(trainer, rollouts)
-    gain = score(trainer, trainer.model, rollouts).sum(1) - before
+    gain = ((score(trainer, trainer.model, rollouts) - before) * mask).sum(1) / mask.sum(1)
     assert gain[rollouts.rewards == 1].mean() > gain[rollouts.rewards == 0].mean()
 
 
