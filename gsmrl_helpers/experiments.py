@@ -13,7 +13,7 @@ SMOKE: Settings = {
     "rollout_batch_size": 64,
     "train_batch_size": 64,
     "gradient_accumulation_steps": 2,
-    "splits": {"curve": 32, "test": 32},
+    "splits": {"curve": 32, "dev": 32, "test": 32},
     "validate_every": 1,
     "save_rollouts_every": 1,
     "checkpoint_every": 1,

@@ -1,7 +1,7 @@
 """The training loop: sample, reward, update, validate, write down. One code path for every scale.
 
 Step 0 only validates. Step s samples with the policy after s - 1 updates of the loop and updates
-it; where it is due for validation, that follows its update. The last step also takes the test.
+it; where it is due for validation, that follows its update. The last step also takes dev and test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
-from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.config import RunConfig, Splits
 from gsmrl_helpers.engine import LocalEngine, RolloutEngine, evaluation_mode
 from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.problems import Problem
@@ -216,12 +216,12 @@ def take_step(
         row |= update_policy(trainer, rollouts)
         if saves:
             write_rollouts(run_dir, f"train-{step:06d}", rollouts.rows())
-    for split, due in (("curve", last or step % config.validate_every == 0), ("test", last)):
-        if due:
-            metrics, answers = validate(trainer, problems[split], split, step)
-            row |= metrics
-            if saves:
-                write_rollouts(run_dir, f"{split}-{step:06d}", answers.rows())
+    due = ["curve"] if last or step % config.validate_every == 0 else []
+    for split in due + ["dev", "test"] * last:
+        metrics, answers = validate(trainer, problems[split], split, step)
+        row |= metrics
+        if saves:
+            write_rollouts(run_dir, f"{split}-{step:06d}", answers.rows())
     return row
 
 
@@ -251,7 +251,7 @@ def train(
     started = time.monotonic()
     open_run(run_dir, config, policy_sha256(policy_location(config)), command)
     trainer = Trainer.from_config(config)
-    problems = {split: load_problems(config, split) for split in ("train", "curve", "test")}
+    problems = {split: load_problems(config, split) for split in Splits.model_fields}
     state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}
     if state["step"] >= 0:
         trainer.model.load_state_dict(state["model"])

@@ -202,9 +202,11 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def predict_run_seconds(config: RunConfig, speed: Speed) -> float:
-    """Seconds of the whole run: its steps, its validations and its test."""
+    """Seconds of the whole run: its steps, its validations, dev and test at its end."""
     step_seconds = speed.sampling_seconds + speed.train_step_seconds
-    n_validated = n_validations(config) * config.splits.curve + config.splits.test
+    n_validated = (
+        n_validations(config) * config.splits.curve + config.splits.dev + config.splits.test
+    )
     return config.n_grpo_steps * step_seconds + n_validated * speed.validation_seconds
 
 

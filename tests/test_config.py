@@ -38,7 +38,7 @@ def test_every_variant_is_a_run_at_every_scale(profile: str, experiment: str) ->
 def test_overrides_win_and_splits_merge_size_by_size() -> None:
     config = experiment_config("smoke", overrides={"splits": {"test": 8}, "n_grpo_steps": 1})
     assert config.n_grpo_steps == 1
-    assert config.splits.model_dump() == {"train": 6400, "curve": 32, "dev": 1024, "test": 8}
+    assert config.splits.model_dump() == {"train": 6400, "curve": 32, "dev": 32, "test": 8}
 
 
 @pytest.mark.parametrize(

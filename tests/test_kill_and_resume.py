@@ -22,7 +22,7 @@ from gsmrl_helpers import experiment_config, train
 
 overrides = {
     "n_grpo_steps": 20, "rollout_batch_size": 16, "train_batch_size": 16,
-    "splits": {"train": 32, "curve": 8, "test": 8},
+    "splits": {"train": 32, "curve": 8, "dev": 8, "test": 8},
     "validate_every": 5, "save_rollouts_every": 4, "checkpoint_every": 2,
 }
 train(experiment_config("smoke", overrides=overrides), Path(sys.argv[1]))

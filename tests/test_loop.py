@@ -23,7 +23,7 @@ TINY = {
     "n_grpo_steps": 3,
     "rollout_batch_size": 32,
     "train_batch_size": 32,
-    "splits": {"train": 64, "curve": 8, "test": 8},
+    "splits": {"train": 64, "curve": 8, "dev": 8, "test": 8},
     "validate_every": 2,
     "save_rollouts_every": 2,
 }
@@ -42,7 +42,8 @@ def test_each_step_has_one_row_and_validation_where_due(finished: Path) -> None:
     rows = read_rows(finished / METRICS)
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert [("curve_mean_reward" in row) for row in rows] == [True, False, True, True]
-    assert [("test_mean_reward" in row) for row in rows] == [False, False, False, True]
+    for split in ("dev", "test"):
+        assert [f"{split}_mean_reward" in row for row in rows] == [False, False, False, True]
     assert [("train_mean_reward" in row) for row in rows] == [False, True, True, True]
     assert read_manifest(finished)["status"] == "finished"
 
@@ -57,7 +58,7 @@ def test_on_fresh_rollouts_there_is_no_old_policy(finished: Path) -> None:
 def test_rollouts_are_saved_where_due_and_agree_with_the_metrics(finished: Path) -> None:
     names = sorted(path.stem for path in (finished / "rollouts").iterdir())
     assert names == [
-        *("curve-000000", "curve-000002", "curve-000003"),
+        *("curve-000000", "curve-000002", "curve-000003", "dev-000003"),
         *("test-000003", "train-000002", "train-000003"),
     ]
     rollouts, row = read_rollouts(finished, "train", 2), read_rows(finished / METRICS)[2]
