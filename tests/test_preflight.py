@@ -218,7 +218,7 @@ def test_the_run_s_validations_are_counted(n_steps, every, count) -> None:
 def test_the_predicted_time_adds_steps_validations_and_test() -> None:
     config = tiny_config(n_grpo_steps=10, validate_every=5)
     speed = Speed(1.0, sampling_seconds=2.0, train_step_seconds=3.0, validation_seconds=0.5)
-    assert predict_run_seconds(config, speed) == 10 * (2 + 3) + (3 * 8 + 8) * 0.5
+    assert predict_run_seconds(config, speed) == 10 * (2 + 3) + (3 * 8 + 32 + 8) * 0.5
 
 
 def test_a_train_step_is_timed_on_a_copy_with_every_response(monkeypatch) -> None:
