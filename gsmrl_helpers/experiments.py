@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 from gsmrl_helpers.config import RunConfig, make_config, read_profile
@@ -36,6 +38,17 @@ def variants_of(experiment: str) -> dict[str, Settings]:
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment={experiment!r} is unknown; allowed: {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[experiment]
+
+
+def run_command(
+    experiment: str, profile: str, variant: str, seed: int, overrides: Settings | None = None
+) -> str:
+    """The command line that makes a run again."""
+    words = ["gsmrl", "run", experiment, "--profile", profile, "--variants", variant]
+    words += ["--seeds", str(seed)]
+    for name, value in (overrides or {}).items():
+        words += ["--set", f"{name}={json.dumps(value)}"]
+    return shlex.join(words)
 
 
 def experiment_config(

@@ -127,3 +127,20 @@ def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(f"{name} is not on record for {profile}; make it: gsmrl record {name}")
     return pd.read_parquet(path)
+
+
+def markdown_table(recording: pd.DataFrame, first: str, columns: Mapping[str, str]) -> str:
+    """A recording of single evaluations as Markdown: one row a variant, one column a metric.
+
+    Args:
+        recording: a long table with one step and one seed.
+        first: heading of the variants' column.
+        columns: heading of each column -> its metric, a share.
+    """
+    wide = recording.pivot(index="variant", columns="metric", values="value")
+    variants = list(dict.fromkeys(recording["variant"]))
+    lines = [[first, *columns], ["---"] * (len(columns) + 1)]
+    for variant in variants:
+        shares = [f"{100 * wide.loc[variant, metric]:.1f} %" for metric in columns.values()]
+        lines.append([variant, *shares])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

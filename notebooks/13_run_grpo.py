@@ -57,6 +57,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from gsmrl_helpers import experiment_config, load_problems, train
+from gsmrl_helpers.experiments import run_command
 from gsmrl_helpers.live import live_progress
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.plots import plot_run, use_style
@@ -112,7 +113,8 @@ assert prompt.reward_fn(untagged, problem.gold)["reward"] == 0
 
 # %% tags=["nbval-ignore-output"]
 with live_progress(config.n_grpo_steps) as on_row:
-    train(config, run_dir, on_row)
+    command = run_command(experiment, profile, variant, seed, overrides)
+    train(config, run_dir, on_row, command)
 
 # %% tags=["check"]
 rows = read_rows(run_dir / METRICS)

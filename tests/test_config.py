@@ -1,9 +1,11 @@
 """Profiles, variants, overrides: what a run is, and what is refused."""
 
+import shlex
+
 import pytest
 
 from gsmrl_helpers.config import make_config, profile_names
-from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config
+from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config, run_command
 
 
 def test_the_assignment_s_settings() -> None:
@@ -78,6 +80,14 @@ def test_learning_rates_are_multiples_of_the_profile_s() -> None:
             for variant in EXPERIMENTS["learning-rate"]
         ]
         assert rates == pytest.approx([0.05, 0.3, 1, 3, 20])
+
+
+def test_the_command_of_a_run_can_be_typed_again() -> None:
+    command = run_command("smoke", "pocket", "standard", 3, {"prompt": "r1_zero", "x": [1, None]})
+    assert shlex.split(command) == [
+        *("gsmrl", "run", "smoke", "--profile", "pocket", "--variants", "standard"),
+        *("--seeds", "3", "--set", 'prompt="r1_zero"', "--set", "x=[1, null]"),
+    ]
 
 
 def test_a_reward_is_replaced_by_name() -> None:

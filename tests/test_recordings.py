@@ -1,0 +1,114 @@
+"""What is on record: complete, with manifests, and quoted rightly by the pages."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gsmrl_helpers import recordings
+from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.paths import DATA_DIR
+from gsmrl_helpers.recordings import (
+    RECORDINGS,
+    SEEDS,
+    markdown_table,
+    read_recording,
+    record,
+    record_evaluations,
+    recording_path,
+)
+from gsmrl_helpers.records import LONG_COLUMNS, policy_sha256
+
+RIGHT, IN_FORMAT = "mean_answer_reward", "mean_format_reward"
+PROMPT_COLUMNS = {"right": f"dev_{RIGHT}", "in format": f"dev_{IN_FORMAT}"}
+ON_RECORD = [name for name in RECORDINGS if recording_path(name, "pocket").is_file()]
+
+
+@pytest.mark.parametrize("name", ON_RECORD)
+def test_a_recording_has_the_one_format_and_the_present_policy(name: str) -> None:
+    table = read_recording(name)
+    assert list(table.columns) == LONG_COLUMNS
+    assert not table.duplicated(["variant", "seed", "step", "metric"]).any()
+    path = recording_path(name, "pocket").with_suffix(".manifest.json")
+    runs = json.loads(path.read_text())["runs"]
+    assert runs and {run["status"] for run in runs} == {"finished"}
+    assert {run["policy_sha256"] for run in runs} == {policy_sha256(DATA_DIR / "pocket_policy")}
+    text = path.read_text()
+    assert not any(part in text for part in ("/home", "/root", "/tmp", "/work"))
+
+
+def test_the_recorded_settings_are_the_catalogue_s() -> None:
+    path = recording_path("on-policy", "pocket").with_suffix(".manifest.json")
+    runs = json.loads(path.read_text())["runs"]
+    assert [run["config"]["seed"] for run in runs] == list(SEEDS)
+    for run in runs:
+        config = experiment_config("on-policy", seed=run["config"]["seed"])
+        assert run["config"] == config.model_dump(mode="json")
+
+
+def test_the_page_of_the_pocket_world_quotes_the_recordings() -> None:
+    page = (DATA_DIR / "README.md").read_text()
+    assert markdown_table(read_recording("prompts"), "prompt", PROMPT_COLUMNS) in page
+    assert markdown_table(read_recording("difficulty"), "difficulty", PROMPT_COLUMNS) in page
+
+
+def test_the_untrained_policy_is_as_good_as_the_book_needs() -> None:
+    wide = read_recording("prompts").pivot(index="variant", columns="metric", values="value")
+    right, in_format = wide[f"dev_{RIGHT}"], wide[f"dev_{IN_FORMAT}"]
+    assert 0.03 <= right["r1_zero"] <= 0.15 and 0.30 <= in_format["r1_zero"] <= 0.80
+    assert in_format["r1_zero_three_shot"] >= 0.85
+    assert right["r1_zero_three_shot"] >= right["r1_zero"]
+    assert in_format["question_only"] <= 0.30
+
+
+def test_the_dial_moves_the_untrained_policy_smoothly() -> None:
+    table = read_recording("difficulty")
+    right = table[table["metric"] == f"dev_{RIGHT}"]["value"].tolist()
+    standard_error = (0.15 * 0.85 / 1024) ** 0.5
+    steps = [later - earlier for earlier, later in itertools.pairwise(right)]
+    assert right[0] > right[-1]
+    assert all(-0.1 < step < 2 * 2**0.5 * standard_error for step in steps)
+
+
+def test_standard_grpo_lifts_the_policy_as_promised() -> None:
+    table = read_recording("on-policy")
+    final = table[(table["metric"] == f"test_{RIGHT}")].set_index("seed")["value"]
+    start = (
+        read_recording("prompts")
+        .query(f"variant == 'r1_zero' and metric == 'test_{RIGHT}'")["value"]
+        .item()
+    )
+    assert len(final) == 4 and final.min() >= 0.45 and final.mean() >= 0.55
+    assert final.mean() >= 3 * start
+    curve = table[table["metric"] == f"curve_{RIGHT}"]
+    for _, seed in curve.groupby("seed"):
+        by_step = seed.set_index("step")["value"]
+        assert by_step[by_step.index.max()] >= 2 * by_step[0]
+
+
+def test_unknown_and_missing_recordings_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="allowed: prompts, difficulty, on-policy"):
+        record("prompt")
+    monkeypatch.setattr(recordings, "RESULTS_DIR", tmp_path)
+    with pytest.raises(ValueError, match="gsmrl record prompts"):
+        read_recording("prompts")
+
+
+def test_an_evaluation_is_recorded_with_its_manifest(tmp_path: Path) -> None:
+    config = experiment_config("smoke", overrides={"splits": {"dev": 8}})
+    record_evaluations({"r1_zero": config}, ("dev",), "prompts", tmp_path / "prompts.parquet")
+    table = pd.read_parquet(tmp_path / "prompts.parquet")
+    assert set(table["variant"]) == {"r1_zero"} and set(table["step"]) == {0}
+    manifest = json.loads((tmp_path / "prompts.manifest.json").read_text())
+    assert manifest["runs"][0]["command"] == "gsmrl record prompts"
+    assert manifest["wall_seconds"] > 0
+
+
+def test_a_table_in_markdown() -> None:
+    rows = [("a", 0, 0, "m", 0.5), ("b", 0, 0, "m", 0.25)]
+    text = markdown_table(pd.DataFrame(rows, columns=LONG_COLUMNS), "prompt", {"right": "m"})
+    assert text == "| prompt | right |\n| --- | --- |\n| a | 50.0 % |\n| b | 25.0 % |"
