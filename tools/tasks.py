@@ -81,14 +81,14 @@ def test_stages() -> list[Stage]:
     """Return the stages of `test`, cheapest first."""
     junit = TEST_OUTPUT / "pytest.xml"
     return [
-        Stage("format", python("-m", "ruff", "format", "--check", "."), 60),
-        Stage("lint", python("-m", "ruff", "check", "."), 60),
+        Stage("format", python("-m", "ruff", "format", "--check", "."), 30),
+        Stage("lint", python("-m", "ruff", "check", "."), 30),
         Stage("pairs", gsmrl("notebooks", "check"), 60),
-        Stage("pytest", python("-m", "pytest", "-q", f"--junitxml={junit}"), 6 * 60, {}, junit),
-        nbval("nbval", 8 * 60),
+        Stage("pytest", python("-m", "pytest", "-q", f"--junitxml={junit}"), 9 * 60, {}, junit),
+        nbval("nbval", 7 * 60),
         Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 4 * 60),
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 60),
-        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 3 * 60),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 2 * 60),
     ]
 
 
