@@ -210,7 +210,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(f"RED {reason}" for reason in reasons))
         return 1 if reasons else 0
     if task == "lab":
-        return subprocess.run(python("-m", "jupyter", "lab", "notebooks"), cwd=ROOT).returncode
+        lab = python("-m", "jupyter", "lab", "--LabApp.default_url=/lab/tree/notebooks")
+        return subprocess.run(lab, cwd=ROOT).returncode
     return 0
 
 
