@@ -36,6 +36,7 @@ RECORDED_DIR = BOOK_DIR / "runs"
 JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
 SUFFIXES = (".md", ".ipynb", ".rst")
 WARNING_LINE = re.compile(r"\bWARNING\b|\bERROR\b|Validation errors in config")
+NOT_COPIED = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__", "*.safetensors", "*.jsonl")
 RUN_TITLE = """# A run: {run}
 
 ```{{note}}
@@ -87,8 +88,7 @@ def copy_sources(source: Path, copy: Path) -> None:
     for name in ("_config.yml", "_toc.yml", *(str(p) for p in pages if len(p.parts) == 1)):
         shutil.copy2(source / name, copy / name)
     for folder in sorted({page.parts[0] for page in pages if len(page.parts) > 1}):
-        ignored = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__")
-        shutil.copytree(source / folder, copy / folder, ignore=ignored)
+        shutil.copytree(source / folder, copy / folder, ignore=NOT_COPIED)
 
 
 def recorded_page(run: Path) -> Path:

@@ -228,24 +228,30 @@ def book_build(
     ] = None,
 ) -> None:
     """Build the HTML from stored outputs; any warning is an error."""
-    from gsmrl_helpers import book, progress
+    from gsmrl_helpers import book
 
-    html = book.build_book(out.resolve(), run_folder)
-    typer.echo(f"the book: {html / 'index.html'}")
-    if run_folder:
-        typer.echo(f"the run: {html / book.recorded_page(run_folder).with_suffix('.html')}")
-        accuracies = progress.validation_accuracies(run_folder)
-        for when, step in (("first", min(accuracies)), ("last", max(accuracies))):
-            typer.echo(f"{when} validation accuracy: {accuracies[step]:.3f} (step {step})")
+    typer.echo(book.build_book(out.resolve(), run_folder) / "index.html")
 
 
 @book_app.command("check")
 @say_errors
-def book_check(out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR) -> None:
-    """Check that every page of the toc is in the site and shows its outputs."""
-    from gsmrl_helpers import book
+def book_check(
+    out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR,
+    run_folder: Annotated[
+        Path | None, typer.Option("--run", help="The run that the build shows.")
+    ] = None,
+) -> None:
+    """Check that every page of the toc is in the site and shows its outputs; say where it is."""
+    from gsmrl_helpers import book, progress
 
-    report(book.site_problems(out.resolve() / "source", out.resolve() / "html"), "pages")
+    html = out.resolve() / "html"
+    report(book.site_problems(out.resolve() / "source", html), "pages")
+    typer.echo(f"the book: {html / 'index.html'}")
+    if run_folder:
+        typer.echo(f"the run:  {html / book.recorded_page(run_folder).with_suffix('.html')}")
+        accuracies = progress.validation_accuracies(run_folder)
+        for when, step in (("first", min(accuracies)), ("last", max(accuracies))):
+            typer.echo(f"{when} validation accuracy: {accuracies[step]:.3f} (step {step})")
 
 
 @book_app.command("record")

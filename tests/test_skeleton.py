@@ -106,6 +106,12 @@ def test_every_page_of_the_toc_has_a_file_and_every_notebook_a_page():
     assert notebooks <= set(pages)
 
 
+def test_jupyterlab_opens_a_pair_whatever_its_file_times():
+    settings = tomllib.loads((ROOT / "jupytext.toml").read_text())
+    assert settings["outdated_text_notebook_margin"] == float("inf")
+    assert settings["formats"] == "ipynb,py:percent"
+
+
 def test_make_ci_and_the_readme_call_the_one_task_script():
     make = (ROOT / "Makefile").read_text()
     assert "setup book test test-full lab:\n\t@$(PYTHON) tools/tasks.py $@" in make

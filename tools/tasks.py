@@ -73,7 +73,7 @@ def book_stages(fresh: bool) -> list[Stage]:
     return [
         Stage("train", run + (["--fresh"] if fresh else []), 20 * 60),
         Stage("book", build, 5 * 60),
-        Stage("pages", gsmrl("book", "check"), 60),
+        Stage("pages", gsmrl("book", "check", "--run", RUN_FOLDER), 60),
     ]
 
 
@@ -207,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
         return run_tests(test_stages() + matrix_stages())
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
-        print("\n".join(f"RED {reason}" for reason in reasons))
+        print(*(f"RED {reason}" for reason in reasons), sep="\n")
         return 1 if reasons else 0
     if task == "lab":
         lab = python("-m", "jupyter", "lab", "--LabApp.default_url=/lab/tree/notebooks")
