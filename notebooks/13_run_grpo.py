@@ -106,10 +106,21 @@ assert prompt.reward_fn(untagged, problem.gold)["reward"] == 0
 # %% [markdown]
 # ## The run
 #
-# One step samples a group of answers to each of a batch of questions, grades them, turns the
-# rewards into advantages within each group, and takes one optimizer step. Validation answers
-# problems that no update has seen. A run that is stopped goes on from its last checkpoint when it
-# is started again in the same folder.
+# One step samples $G$ answers to each of $B$ questions, grades them, turns the rewards $r$ into
+# advantages $A$ within each group, and takes one optimizer step along the estimate
+#
+# $$
+# \hat g = \frac{1}{BG} \sum_{i=1}^{B} \sum_{j=1}^{G} \frac{1}{L_{ij}} \sum_{t=1}^{L_{ij}}
+# A_{ij}\, \nabla_\theta \log \pi_\theta\big(y_{ij,t} \mid x_i, y_{ij,<t}\big),
+# \qquad A_{ij} = \frac{r_{ij} - \mu_i}{\mathrm{std}_i + \epsilon},
+# $$
+#
+# with $L_{ij}$ the length of an answer in tokens, $\mu_i$ and $\mathrm{std}_i$ the mean and the
+# standard deviation of its group's rewards. Where all answers of a group earn the same, its
+# advantages are 0 and it teaches nothing.
+#
+# Validation answers problems that no update has seen. A run that is stopped goes on from its last
+# checkpoint when it is started again in the same folder.
 
 # %% tags=["nbval-ignore-output"]
 with live_progress(config.n_grpo_steps) as on_row:
