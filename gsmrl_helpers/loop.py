@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from gsmrl_helpers.records import (
     append_row,
     cut_metrics,
     finish_run,
+    lock_run,
     open_run,
     policy_sha256,
     write_rollouts,
@@ -70,6 +72,21 @@ class Trainer:
         engine = LocalEngine(model, tokenizer)
         prompt = config.prompt_object()
         return cls(config, model, tokenizer, optimizer, engine, prompt, reference)
+
+    def state(self) -> dict[str, Any]:
+        """All that changes during a run. The draws of problems and tokens have no state: each
+        follows from the run's seed and the step."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "torch_rng": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to what `state` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["torch_rng"])
 
     def sample(self, problems: list[Problem], group_size: int, purpose: str, step: int) -> Rollouts:
         """Rollouts of the present policy, their random numbers set by the run's seed, the purpose
@@ -246,35 +263,27 @@ def train(
         `run_dir`, with `manifest.json`, `metrics.jsonl`, `rollouts/` and `checkpoints/`.
 
     Raises:
-        RunFolderError: the folder belongs to another run, or the run is finished.
+        RunFolderError: the folder belongs to another run, the run is finished, or another process
+            is at it.
     """
     started = time.monotonic()
-    open_run(run_dir, config, policy_sha256(policy_location(config)), command)
-    trainer = Trainer.from_config(config)
-    problems = {split: load_problems(config, split) for split in Splits.model_fields}
-    state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}
-    if state["step"] >= 0:
-        trainer.model.load_state_dict(state["model"])
-        trainer.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["torch_rng"])
-    cut_metrics(run_dir, state["metrics_size"])
-    for step in range(state["step"] + 1, config.n_grpo_steps + 1):
-        row = take_step(trainer, problems, step, run_dir)
-        append_row(run_dir / METRICS, row)
-        seconds = state["seconds"] + time.monotonic() - started
-        if step % config.checkpoint_every == 0 or step == config.n_grpo_steps:
-            save_checkpoint(
-                run_dir,
-                step,
-                {
-                    "model": trainer.model.state_dict(),
-                    "optimizer": trainer.optimizer.state_dict(),
-                    "torch_rng": torch.get_rng_state(),
-                    "metrics_size": (run_dir / METRICS).stat().st_size,
-                    "seconds": seconds,
-                },
-            )
-        if on_row:
-            on_row(row)
-    finish_run(run_dir, state["seconds"] + time.monotonic() - started)
+    with lock_run(run_dir):
+        open_run(run_dir, config, policy_sha256(policy_location(config)), command)
+        trainer = Trainer.from_config(config)
+        problems = {split: load_problems(config, split) for split in Splits.model_fields}
+        state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}
+        if state["step"] >= 0:
+            trainer.restore(state)
+        cut_metrics(run_dir, state["metrics_size"])
+        for step in range(state["step"] + 1, config.n_grpo_steps + 1):
+            row = take_step(trainer, problems, step, run_dir)
+            append_row(run_dir / METRICS, row)
+            seconds = state["seconds"] + time.monotonic() - started
+            if step % config.checkpoint_every == 0 or step == config.n_grpo_steps:
+                size = (run_dir / METRICS).stat().st_size
+                at = {"metrics_size": size, "seconds": seconds}
+                save_checkpoint(run_dir, step, {**trainer.state(), **at})
+            if on_row:
+                on_row(row)
+        finish_run(run_dir, state["seconds"] + time.monotonic() - started)
     return run_dir

@@ -12,7 +12,8 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from filelock import FileLock, Timeout
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.paths import ROOT
@@ -156,6 +158,21 @@ def open_run(run_dir: Path, config: RunConfig, policy_sha: str, command: str) ->
     if manifest["status"] == "finished":
         raise RunFolderError(f"{run_dir} holds this run, finished; choose an empty folder")
     return manifest
+
+
+@contextmanager
+def lock_run(run_dir: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder; a killed one leaves no lock behind.
+
+    Raises:
+        RunFolderError: another process is running into it.
+    """
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(run_dir.with_name(f"{run_dir.name}.lock"), blocking=False):
+            yield
+    except Timeout as error:
+        raise RunFolderError(f"another process is running into {run_dir}; wait for it") from error
 
 
 def finish_run(run_dir: Path, wall_seconds: float) -> None:

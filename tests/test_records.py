@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +25,7 @@ from gsmrl_helpers.records import (
     append_row,
     cut_metrics,
     finish_run,
+    lock_run,
     long_table,
     open_run,
     policy_sha256,
@@ -87,6 +90,18 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"no manifest\.json"):
         open_run(tmp_path / "notes", CONFIG, "sha", "x")
     assert (tmp_path / "notes" / "diary.txt").read_text() == "dear diary"
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with lock_run(tmp_path / "run"):
+        holder = (
+            "import sys; from pathlib import Path; from gsmrl_helpers.records import lock_run\n"
+            "with lock_run(Path(sys.argv[1])): pass"
+        )
+        command = [sys.executable, "-c", holder, str(tmp_path / "run")]
+        refused = subprocess.run(command, capture_output=True, text=True)
+        assert "RunFolderError: another process is running into" in refused.stderr
+    assert subprocess.run(command).returncode == 0
 
 
 def test_metrics_are_cut_back_to_a_checkpoint_and_never_padded(tmp_path: Path) -> None:
