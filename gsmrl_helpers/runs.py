@@ -227,7 +227,7 @@ def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
     if differing := sorted(key for key in config if config[key] != there.get(key)):
         raise ValueError(
             f"{relative_to_root(folder)} holds a run with other settings ({', '.join(differing)}): "
-            "--fresh sets it aside, --runs-dir keeps both"
+            "--fresh (or FRESH=1 make book) sets it aside, --runs-dir keeps both"
         )
 
 

@@ -207,7 +207,8 @@ def main(argv: list[str] | None = None) -> int:
         return run_tests(test_stages() + matrix_stages())
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
-        print(*(f"RED {reason}" for reason in reasons), sep="\n")
+        for reason in reasons:
+            print(f"RED {reason}")
         return 1 if reasons else 0
     if task == "lab":
         lab = python("-m", "jupyter", "lab", "--LabApp.default_url=/lab/tree/notebooks")
