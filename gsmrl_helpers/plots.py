@@ -48,22 +48,18 @@ def plot_metric(ax: Axes, table: pd.DataFrame, metric: str, name: str) -> None:
     if rows.empty:
         raise ValueError(f"metric={metric!r} was not recorded in these results")
     color, dash = LINES[name]
-    for _, seed_rows in rows.groupby("seed"):
-        ax.plot(seed_rows["step"], seed_rows["value"], color=color, lw=0.8, alpha=0.35, ls="-")
-    by_step = rows.groupby("step")["value"].agg(["mean", "sem", "count"])
+    axes = {"data": rows, "x": "step", "y": "value", "color": color, "ax": ax}
+    sns.lineplot(**axes, units="seed", estimator=None, lw=0.8, alpha=0.35)
     n_seeds = rows["seed"].nunique()
     label = f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
-    ax.plot(by_step.index, by_step["mean"], color=color, ls=dash, label=label)
-    if n_seeds > 1:
-        half_width = t_quantile(by_step["count"] - 1) * by_step["sem"]
-        low, high = by_step["mean"] - half_width, by_step["mean"] + half_width
-        ax.fill_between(by_step.index, low, high, color=color, alpha=0.15, lw=0)
+    errorbar = t_interval if n_seeds > 1 else None
+    sns.lineplot(**axes, linestyle=dash, label=label, errorbar=errorbar, err_kws={"lw": 0})
 
 
-def t_quantile(degrees_of_freedom: pd.Series, level: float = 0.95) -> pd.Series:
-    """The two-sided Student quantile, for the interval of a mean over few seeds."""
-    quantiles = t.ppf((1 + level) / 2, degrees_of_freedom.clip(lower=1))
-    return pd.Series(quantiles, index=degrees_of_freedom.index)
+def t_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of a mean over few seeds: mean ± t · s / √n, s with n − 1."""
+    half_width = t.ppf((1 + level) / 2, len(values) - 1) * values.sem()
+    return values.mean() - half_width, values.mean() + half_width
 
 
 Panel = tuple[str, str, Mapping[str, str]]

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gsmrl_helpers.plots import LINES, RUN_PANELS, plot_metric, plot_run, t_quantile, use_style
+from gsmrl_helpers.plots import LINES, RUN_PANELS, plot_metric, plot_run, t_interval, use_style
 from gsmrl_helpers.records import LONG_COLUMNS
 
 
@@ -30,9 +30,8 @@ def test_every_seed_is_drawn_and_the_mean_has_its_t_interval(ax: plt.Axes) -> No
     plot_metric(ax, table(), "grad_norm", "train")
     assert len(ax.lines) == 5 and ax.get_legend_handles_labels()[1] == ["train (n = 4 seeds)"]
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), [1.5, 2.5, 3.5])
-    low, high = ax.collections[0].get_paths()[0].vertices[:, 1].min(), 1.5
-    # four seeds 0, 1, 2, 3: standard error .6455, t quantile with 3 degrees of freedom 3.182
-    assert high - low == pytest.approx(3.1824 * 0.6455, rel=1e-3)
+    lowest = ax.collections[0].get_paths()[0].vertices[:, 1].min()
+    assert lowest == pytest.approx(t_interval(pd.Series([0.0, 1.0, 2.0, 3.0]))[0])
 
 
 def test_one_seed_has_a_line_and_no_interval(ax: plt.Axes) -> None:
@@ -65,5 +64,6 @@ def test_a_run_has_a_panel_for_each_group_of_metrics() -> None:
     plt.close(figure)
 
 
-def test_t_quantiles() -> None:
-    np.testing.assert_allclose(t_quantile(pd.Series([1, 3, 7])), [12.706, 3.182, 2.365], atol=1e-3)
+def test_the_t_interval() -> None:
+    # Four values 0, 1, 2, 3: mean 1.5, standard error .6455, t quantile (3 degrees) 3.1824.
+    assert t_interval(pd.Series([0.0, 1.0, 2.0, 3.0])) == pytest.approx((-0.5543, 3.5543), abs=1e-3)
