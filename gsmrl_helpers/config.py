@@ -43,6 +43,7 @@ class RunConfig(BaseModel):
     dtype: Literal["float32", "bfloat16"]
     device: str
     attention: Literal["sdpa", "eager", "flash_attention_2"]
+    threads: int | None = Field(default=None, gt=0)  # None: see gsmrl_helpers.threads
     prompt: str
     reward: str | None = None
 

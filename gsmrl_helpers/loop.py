@@ -38,6 +38,7 @@ from gsmrl_helpers.records import (
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.step_metrics import TokenMeans
+from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 from gsmrl_helpers.train_step import grpo_train_step
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
@@ -268,7 +269,10 @@ def train(
     """
     started = time.monotonic()
     with lock_run(run_dir):
-        open_run(run_dir, config, policy_sha256(policy_location(config)), command)
+        torch.set_num_threads(choose_threads(config.threads))
+        manifest = open_run(run_dir, config, policy_sha256(policy_location(config)), command)
+        # A run that goes on keeps its threads: with others, sums would round differently.
+        torch.set_num_threads(manifest["machine"]["threads"])
         trainer = Trainer.from_config(config)
         problems = {split: load_problems(config, split) for split in Splits.model_fields}
         state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from gsmrl_helpers import recordings
+from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.paths import DATA_DIR
 from gsmrl_helpers.recordings import (
@@ -45,7 +46,7 @@ def test_the_recorded_settings_are_the_catalogue_s() -> None:
     assert [run["config"]["seed"] for run in runs] == list(SEEDS)
     for run in runs:
         config = experiment_config("on-policy", seed=run["config"]["seed"])
-        assert run["config"] == config.model_dump(mode="json")
+        assert RunConfig(**run["config"]) == config
 
 
 def test_the_page_of_the_pocket_world_quotes_the_recordings() -> None:
