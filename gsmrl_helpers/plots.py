@@ -92,8 +92,8 @@ RUN_PANELS: Sequence[Panel] = (
 
 def plot_run(table: pd.DataFrame, panels: Sequence[Panel] = RUN_PANELS) -> Figure:
     """One panel for each group of metrics of a run (or of several seeds of one variant)."""
-    n_rows = (len(panels) + 2) // 3
-    figure, axes = plt.subplots(n_rows, 3, figsize=(10.5, 2.9 * n_rows), layout="constrained")
+    n_rows = (len(panels) + 1) // 2
+    figure, axes = plt.subplots(n_rows, 2, figsize=(8.4, 2.8 * n_rows), layout="constrained")
     for ax, (title, unit, metrics) in zip(axes.flat, panels, strict=False):
         for name, metric in metrics.items():
             plot_metric(ax, table, metric, name)

@@ -33,7 +33,12 @@ import re
 import matplotlib.pyplot as plt
 from IPython.display import HTML
 
-from gsmrl_helpers import experiment_config, get_prompt, load_pocket_problems, load_policy
+from gsmrl_helpers import (
+    experiment_config,
+    get_prompt,
+    load_pocket_problems,
+    load_policy,
+)
 from gsmrl_helpers.plots import plot_metric, use_style
 from gsmrl_helpers.pocket_problems import recompute_gold
 from gsmrl_helpers.recordings import read_recording
@@ -67,11 +72,15 @@ assert all(recompute_gold(p) == int(p.gold) for p in problems)
 
 # %%
 for difficulty in (0.0, 0.5, 1.0):
-    example = load_pocket_problems("train", 1, seed=2, difficulty=difficulty)[0]
+    example = load_pocket_problems("train", 1, seed=2, difficulty=difficulty)[
+        0
+    ]
     print(f"{difficulty}: {example.question}")
 
 # %% tags=["check"]
-easy, hard = (load_pocket_problems("dev", 200, difficulty=d) for d in (0.0, 1.0))
+easy, hard = (
+    load_pocket_problems("dev", 200, difficulty=d) for d in (0.0, 1.0)
+)
 assert all(p.answer.count("<<") == 1 for p in easy)
 assert all(p.answer.count("<<") == 2 for p in hard)
 assert max(int(n) for p in easy for n in re.findall(r"\d+", p.question)) == 9
@@ -85,7 +94,10 @@ assert max(int(n) for p in easy for n in re.findall(r"\d+", p.question)) == 9
 # %%
 model, tokenizer = load_policy(config)
 n_parameters = sum(p.numel() for p in model.parameters())
-print(type(model).__name__, f"{n_parameters:,} parameters, {len(tokenizer)} tokens")
+print(
+    type(model).__name__,
+    f"{n_parameters:,} parameters, {len(tokenizer)} tokens",
+)
 print(tokenizer.tokenize(" 12+7=19. </think>"))
 
 # %% tags=["check"]
@@ -100,9 +112,19 @@ assert tokenizer.tokenize("12+7=19") == list("12+7=19")
 # format of three examples nearly always, and it is right most often when it has seen examples.
 
 # %%
-recorded = read_recording("prompts").pivot(index="variant", columns="metric", values="value")
-columns = ["dev_mean_answer_reward", "dev_mean_format_reward", "dev_response_length"]
-untrained = recorded[columns].round(3).set_axis(["right", "in format", "tokens"], axis=1)
+recorded = read_recording("prompts").pivot(
+    index="variant", columns="metric", values="value"
+)
+columns = [
+    "dev_mean_answer_reward",
+    "dev_mean_format_reward",
+    "dev_response_length",
+]
+untrained = (
+    recorded[columns]
+    .round(3)
+    .set_axis(["right", "in format", "tokens"], axis=1)
+)
 untrained
 
 # %% tags=["check"]
@@ -118,8 +140,13 @@ assert untrained["right"].idxmax() == "r1_zero_three_shot"
 
 # %%
 runs = read_recording("on-policy")
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-for ax, reward, title in ((left, "answer", "Right answers"), (right, "format", "In format")):
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(9, 3.4), layout="constrained"
+)
+for ax, reward, title in (
+    (left, "answer", "Right answers"),
+    (right, "format", "In format"),
+):
     plot_metric(ax, runs, f"train_mean_{reward}_reward", "train")
     plot_metric(ax, runs, f"curve_mean_{reward}_reward", "curve")
     ax.set(title=title, xlabel="step", ylabel="share", ylim=(-0.03, 1.03))
@@ -131,10 +158,18 @@ for ax, reward, title in ((left, "answer", "Right answers"), (right, "format", "
 # complete before right answers are half way.*
 
 # %%
-start = recorded.loc["r1_zero", ["dev_mean_answer_reward", "test_mean_answer_reward"]]
-last = runs[runs["metric"].isin(start.index)].pivot(index="seed", columns="metric", values="value")
-summary = last.T.assign(start=start, mean=last.mean())[["start", *last.index, "mean"]]
-summary.rename(index=lambda metric: metric.split("_")[0]).round(3).rename_axis(None, axis=1)
+start = recorded.loc[
+    "r1_zero", ["dev_mean_answer_reward", "test_mean_answer_reward"]
+]
+last = runs[runs["metric"].isin(start.index)].pivot(
+    index="seed", columns="metric", values="value"
+)
+summary = last.T.assign(start=start, mean=last.mean())[
+    ["start", *last.index, "mean"]
+]
+summary.rename(index=lambda metric: metric.split("_")[0]).round(
+    3
+).rename_axis(None, axis=1)
 
 # %% tags=["check"]
 assert (last.min() > 0.45).all() and (last.mean() > 0.55).all()
@@ -168,7 +203,9 @@ print(get_prompt("r1_zero").format(problem.question))
 # *Hint: pivot it as above; `dev_mean_answer_reward` and `dev_mean_format_reward`.*
 
 # %% tags=["solution", "hide-cell"]
-dial = read_recording("difficulty").pivot(index="variant", columns="metric", values="value")
+dial = read_recording("difficulty").pivot(
+    index="variant", columns="metric", values="value"
+)
 falls = dial.loc["0.0"] - dial.loc["1.0"]
 assert falls["dev_mean_answer_reward"] > 0.05
 assert abs(falls["dev_mean_format_reward"]) < 0.1

@@ -61,12 +61,22 @@ from gsmrl_helpers.experiments import run_command
 from gsmrl_helpers.live import live_progress
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.plots import plot_run, use_style
-from gsmrl_helpers.records import METRICS, long_table, read_manifest, read_rollouts, read_rows
+from gsmrl_helpers.records import (
+    METRICS,
+    long_table,
+    read_manifest,
+    read_rollouts,
+    read_rows,
+)
 from gsmrl_helpers.tables import as_html
 
 use_style()
 config = experiment_config(experiment, profile, variant, seed, overrides)
-run_dir = ROOT / output_dir if output_dir else Path(tempfile.mkdtemp(prefix="grpo-"))
+run_dir = (
+    ROOT / output_dir
+    if output_dir
+    else Path(tempfile.mkdtemp(prefix="grpo-"))
+)
 
 # %% [markdown]
 # The settings that decide the run. Those of the algorithm stand where the assignment puts them;
@@ -74,14 +84,29 @@ run_dir = ROOT / output_dir if output_dir else Path(tempfile.mkdtemp(prefix="grp
 
 # %%
 shown = [
-    *("prompt", "n_grpo_steps", "rollout_batch_size", "group_size", "sampling_max_tokens"),
+    *(
+        "prompt",
+        "n_grpo_steps",
+        "rollout_batch_size",
+        "group_size",
+        "sampling_max_tokens",
+    ),
     *("train_batch_size", "learning_rate", "adam_betas", "max_grad_norm"),
-    *("baseline", "advantage_normalizer", "loss_normalization", "importance_reweighting_method"),
+    *(
+        "baseline",
+        "advantage_normalizer",
+        "loss_normalization",
+        "importance_reweighting_method",
+    ),
 ]
-pd.Series({name: getattr(config, name) for name in shown}, name="setting").to_frame()
+pd.Series(
+    {name: getattr(config, name) for name in shown}, name="setting"
+).to_frame()
 
 # %% tags=["check"]
-assert config.rollout_batch_size == config.prompts_per_step * config.group_size
+assert (
+    config.rollout_batch_size == config.prompts_per_step * config.group_size
+)
 assert config.rollout_batch_size % config.train_batch_size == 0
 
 # %% [markdown]
@@ -98,10 +123,13 @@ print(prompt.format(problem.question))
 print("\ngold:", problem.gold, "| stops at:", prompt.stop)
 
 # %% tags=["check"]
-right = f" So it is {problem.gold}. </think> <answer> {problem.gold} </answer>"
+right = (
+    f" So it is {problem.gold}. </think> <answer> {problem.gold} </answer>"
+)
 untagged = f" So it is {problem.gold}."
-assert prompt.name != "r1_zero" or prompt.reward_fn(right, problem.gold)["reward"] == 1
-assert prompt.reward_fn(untagged, problem.gold)["reward"] == 0
+if prompt.reward_name == "r1_zero":
+    assert prompt.reward_fn(right, problem.gold)["reward"] == 1
+    assert prompt.reward_fn(untagged, problem.gold)["reward"] == 0
 
 # %% [markdown]
 # ## The run
@@ -143,7 +171,8 @@ assert all(row["mean_ratio"] is None for row in rows[1:]) == (
 
 # %% tags=["nbval-ignore-output"]
 table = long_table(run_dir)
-table[table["metric"].isin(["train_mean_reward", "curve_mean_reward", "grad_norm"])].tail(6)
+some = ["train_mean_reward", "curve_mean_reward", "grad_norm"]
+table[table["metric"].isin(some)].tail(6)
 
 # %% [markdown]
 # ## What happened
@@ -159,19 +188,26 @@ figure = plot_run(table)
 
 # %% tags=["nbval-ignore-output"]
 first, last = rows[0], rows[-1]
-print(
-    f"right on the curve split: {first['curve_mean_reward']:.1%} -> {last['curve_mean_reward']:.1%}"
-)
-print(f"in format:                {first['curve_mean_format_reward']:.1%} -> ", end="")
-print(f"{last['curve_mean_format_reward']:.1%}")
-print(f"right on the test split, after the last step: {last['test_mean_reward']:.1%}")
+for name, metric in {"right": "answer", "in format": "format"}.items():
+    start, end = (row[f"curve_mean_{metric}_reward"] for row in (first, last))
+    print(f"{name} on the curve split: {start:.1%} -> {end:.1%}")
+print(f"right on the test split, at the end: {last['test_mean_reward']:.1%}")
 
 # %% tags=["check"]
 assert all(
-    0 <= row["train_mean_reward"] <= row["train_mean_format_reward"] <= 1 for row in rows[1:]
+    0 <= row["train_mean_reward"] <= row["train_mean_format_reward"] <= 1
+    for row in rows[1:]
 )
-if (profile, config.prompt) == ("pocket", "r1_zero"):  # the untrained policy, on few problems
-    assert first["curve_mean_reward"] < 0.35 < first["curve_mean_format_reward"] < 0.85
+if (profile, config.prompt) == (
+    "pocket",
+    "r1_zero",
+):  # the untrained policy, on few problems
+    assert (
+        first["curve_mean_reward"]
+        < 0.35
+        < first["curve_mean_format_reward"]
+        < 0.85
+    )
 
 # %% [markdown]
 # ## Rollouts, before and after
@@ -182,7 +218,9 @@ if (profile, config.prompt) == ("pocket", "r1_zero"):  # the untrained policy, o
 # %% tags=["nbval-ignore-output"]
 before = read_rollouts(run_dir, "curve", 0)
 after = read_rollouts(run_dir, "curve", config.n_grpo_steps)
-answers = before[["question", "gold"]].assign(before=before["response"], after=after["response"])
+answers = before[["question", "gold"]].assign(
+    before=before["response"], after=after["response"]
+)
 HTML(as_html(answers.head(6)))
 
 # %% tags=["check"]
