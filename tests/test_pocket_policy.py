@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.grading import r1_zero_reward_fn
 from gsmrl_helpers.paths import DATA_DIR
 from gsmrl_helpers.pocket_corpus import (
+    DOCUMENT_SHARES,
     TURN_SHARES,
     calculations_of,
     draw_turn,
@@ -82,6 +84,16 @@ def test_turns_are_drawn_with_their_shares() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     expected = shares["slip"] + shares["guess"]
     assert formatted[1.0] / len(turns) == pytest.approx(expected, abs=0.03)
+
+
+def test_the_page_says_what_was_read() -> None:
+    page = (DATA_DIR / "README.md").read_text()
+    rows = re.findall(r"^\| ([\w -]+?)(?: conversations|s)? \| (\d+) % \|", page, re.MULTILINE)
+    names = {"few-shot": "few_shot"}
+    shares = {names.get(name, name): int(share) / 100 for name, share in rows}
+    assert shares == pytest.approx(DOCUMENT_SHARES) and sum(shares.values()) == pytest.approx(1)
+    config = PretrainConfig()
+    assert f"{config.n_steps:,} steps of {config.documents_per_step} documents" in page
 
 
 def test_digits_stand_alone_and_any_text_survives(shipped: tuple) -> None:
