@@ -3,7 +3,8 @@
 setup      make .venv and install the project in it, with the pins of constraints.txt
 book       train the pocket policy once (a finished run is kept), build the book with that run in it
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
-test-full  test, then the notebooks again on lesser processors, with one thread and with two
+test-full  test with the longest tests, too, then the notebooks again on lesser processors, with one
+           thread and with two
 lab        JupyterLab on the notebooks
 
 Only the standard library is used here, as this is what installs everything else. Each stage has a
@@ -77,14 +78,22 @@ def book_stages(fresh: bool) -> list[Stage]:
     ]
 
 
-def test_stages() -> list[Stage]:
-    """Return the stages of `test`, cheapest first."""
+def unit_tests(everything: bool) -> Stage:
+    """Return the stage of the unit tests: all of them, or those that take no minute each."""
     junit = TEST_OUTPUT / "pytest.xml"
+    command = python("-m", "pytest", "-q", f"--junitxml={junit}")
+    if everything:
+        return Stage("pytest", command, 20 * 60, {}, junit)
+    return Stage("pytest", [*command, "-m", "not full"], 9 * 60, {}, junit)
+
+
+def test_stages(everything: bool = False) -> list[Stage]:
+    """Return the stages of `test`, cheapest first."""
     return [
         Stage("format", python("-m", "ruff", "format", "--check", "."), 30),
         Stage("lint", python("-m", "ruff", "check", "."), 30),
         Stage("pairs", gsmrl("notebooks", "check"), 60),
-        Stage("pytest", python("-m", "pytest", "-q", f"--junitxml={junit}"), 9 * 60, {}, junit),
+        unit_tests(everything),
         nbval("nbval", 7 * 60),
         Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 4 * 60),
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 60),
@@ -204,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
     if task == "test":
         return run_tests(test_stages())
     if task == "test-full":
-        return run_tests(test_stages() + matrix_stages())
+        return run_tests(test_stages(everything=True) + matrix_stages())
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
         for reason in reasons:
