@@ -108,7 +108,7 @@ assert tokenizer.tokenize("12+7=19") == list("12+7=19")
 # ## How good it is untrained
 #
 # One answer to each of 1,024 problems at temperature 1, under the three prompts of the assignment.
-# The prompt decides what the policy does: it almost never uses a box when asked to, it keeps the
+# The prompt decides what the policy does: it rarely uses a box when asked to, it keeps the
 # format of three examples nearly always, and it is right most often when it has seen examples.
 
 # %%
