@@ -46,15 +46,23 @@ class Recording:
     make: Callable[[str, Path, int], None]
 
 
-def record_runs(experiment: str, profile: str, path: Path, jobs: int) -> None:
-    """Run every variant of an experiment with `SEEDS` and keep all their metrics.
+def record_runs(
+    experiment: str,
+    profile: str,
+    path: Path,
+    jobs: int,
+    variants: tuple[str, ...] | None = None,
+    seeds: tuple[int, ...] = SEEDS,
+) -> None:
+    """Run variants of an experiment (by default all), once a seed, and keep all their metrics.
 
     Finished runs of the same settings are kept and stopped ones go on, so that a recording that
     was broken off loses little.
     """
-    if failures := run_experiment(experiment, profile, SEEDS, jobs=jobs):
+    variants = variants or tuple(variants_of(experiment))
+    if failures := run_experiment(experiment, profile, seeds, jobs=jobs, variants=variants):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
-    runs = product(variants_of(experiment), SEEDS)
+    runs = product(variants, seeds)
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
     save_results(folders, path)
 
@@ -102,7 +110,8 @@ RECORDINGS: dict[str, Recording] = {
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
     "on-policy": Recording("standard GRPO, four seeds", partial(record_runs, "on-policy")),
     "learning-rate": Recording(
-        "learning rates, four seeds each", partial(record_runs, "learning-rate")
+        "learning rates too low, right and too high, one seed each",
+        partial(record_runs, "learning-rate", variants=("x0.05", "x1", "x20"), seeds=(0,)),
     ),
 }
 
