@@ -21,6 +21,9 @@ LINES: dict[str, tuple[str, object]] = {
     "all": ("#000000", "-"),
     "right": ("#009E73", "-."),
     "wrong": ("#CC79A7", ":"),
+    "too low": ("#56B4E9", ":"),
+    "as tuned": ("#0072B2", "-"),
+    "too high": ("#D55E00", "--"),
 }
 
 

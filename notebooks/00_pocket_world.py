@@ -179,6 +179,43 @@ half_way = by_step["curve_mean_answer_reward"].ge(0.5).idxmax()
 assert by_step["curve_mean_format_reward", half_way] > 0.85
 
 # %% [markdown]
+# ## Learning rates
+#
+# The same run with a twentieth and with twenty times the profile's learning rate, one seed each.
+# The first hardly moves. The second finds the format at once, and then forgets how to solve
+# problems: full format, no right answers, shorter ones.
+
+# %%
+rates = read_recording("learning-rate")
+names = {"x0.05": "too low", "x1": "as tuned", "x20": "too high"}
+panels = {
+    "mean_answer_reward": ("Right answers", "share"),
+    "mean_format_reward": ("In format", "share"),
+    "response_length": ("Response length", "tokens"),
+}
+figure, axes = plt.subplots(1, 3, figsize=(9, 3), layout="constrained")
+for ax, (metric, (title, unit)) in zip(axes, panels.items(), strict=True):
+    for variant, name in names.items():
+        runs_of_rate = rates[rates["variant"] == variant]
+        plot_metric(ax, runs_of_rate, f"train_{metric}", name)
+    ax.set(title=title, xlabel="step", ylabel=unit)
+    ax.legend(fontsize=7)
+
+# %% [markdown]
+# *Measured on the sampled batch of each step. The three start from the same policy; look at the
+# left and the middle panel together: reward for the answer and format come apart.*
+
+# %% tags=["check"]
+late = (
+    rates[rates["step"] > 90].groupby(["variant", "metric"])["value"].mean()
+)
+answer = late.xs("train_mean_answer_reward", level="metric")
+in_format = late.xs("train_mean_format_reward", level="metric")
+length = late.xs("train_response_length", level="metric")
+assert answer["x20"] < 0.1 < answer["x0.05"] < 0.3 < 0.5 < answer["x1"]
+assert in_format["x20"] > 0.9 and length["x20"] < length["x1"]
+
+# %% [markdown]
 # ## What it is asked
 #
 # The text that precedes every answer of those runs, as the policy sees it.

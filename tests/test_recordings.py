@@ -89,6 +89,15 @@ def test_standard_grpo_lifts_the_policy_as_promised() -> None:
         assert by_step[by_step.index.max()] >= 2 * by_step[0]
 
 
+def test_one_learning_rate_is_too_low_one_works_one_collapses() -> None:
+    table = read_recording("learning-rate")
+    last = table[table["step"] > 90].groupby(["metric", "variant"])["value"].mean()
+    right, in_format = last[f"train_{RIGHT}"], last[f"train_{IN_FORMAT}"]
+    assert right["x0.05"] < 0.3 < 0.5 < right["x1"]
+    assert right["x20"] < 0.1 and in_format["x20"] > 0.9
+    assert last["train_response_length"]["x20"] < last["train_response_length"]["x1"]
+
+
 def test_unknown_and_missing_recordings_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
