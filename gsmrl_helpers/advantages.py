@@ -48,7 +48,7 @@ def compute_group_normalized_rewards(
             used, G = 1 or a B that is not a multiple of G.
     """
     rewards = _checked_rewards(raw_rewards)
-    _check_options(rewards, group_size, baseline, advantage_eps, advantage_normalizer)
+    check_advantage_options(rewards, group_size, baseline, advantage_eps, advantage_normalizer)
     if rewards.numel() % group_size:
         return rewards, {"no_signal_group_share": None}
 
@@ -82,7 +82,7 @@ def _checked_rewards(raw_rewards: Tensor) -> Tensor:
     return rewards
 
 
-def _check_options(
+def check_advantage_options(
     rewards: Tensor,
     group_size: int,
     baseline: str,

@@ -58,15 +58,18 @@ def checkpoint_paths(run_dir: Path) -> list[Path]:
 def load_checkpoint(run_dir: Path) -> State | None:
     """The newest undamaged checkpoint, or None where the run has none yet.
 
-    A damaged one is named in a `DamagedCheckpointWarning`, and the one before it is used.
+    A damaged one is named in a `DamagedCheckpointWarning` and removed, and the one before it is
+    used.
 
     Raises:
         NoUsableCheckpointError: all are damaged.
     """
     paths = checkpoint_paths(run_dir)
-    for path in paths:
+    for position, path in enumerate(paths):
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest().startswith(NAME.fullmatch(path.name)[2]):
+            for damaged in paths[:position]:  # or it would take the place of one that is kept
+                damaged.unlink()
             return torch.load(io.BytesIO(content), weights_only=True)
         warnings.warn(
             f"{path.name} is damaged and was not used; going on from the one before it",

@@ -40,7 +40,7 @@ def say_errors(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, OSError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -132,12 +132,13 @@ def record(
     name: Annotated[str | None, typer.Argument(help="The recording; without it, a list.")] = None,
     profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
 ) -> None:
-    """Make a recorded result again and replace it with its manifest, or list all of them."""
+    """Make a recorded result and replace it with its manifest; without a name, list them."""
     from gsmrl_helpers import recordings
 
     if name is not None:
-        typer.echo(relative_to_root(recordings.record(name, profile, jobs)))
+        typer.echo(relative_to_root(recordings.record(name, profile, jobs, fresh)))
         return
     for known, recording in recordings.RECORDINGS.items():
         there = recordings.recording_path(known, profile).is_file()

@@ -7,11 +7,14 @@ of the algorithm, at any scale. Unknown keys are refused everywhere.
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gsmrl_helpers.advantages import check_advantage_options
+from gsmrl_helpers.losses import check_importance_options, check_normalization_options
 from gsmrl_helpers.prompting import Prompt, get_prompt
 
 
@@ -27,10 +30,13 @@ class Splits(BaseModel):
     test: int = Field(gt=0)
 
 
+AdamBeta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class RunConfig(BaseModel):
     """Everything that decides a run. Names follow the assignment's where it has them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     profile: str
     variant: str
@@ -57,7 +63,7 @@ class RunConfig(BaseModel):
     train_batch_size: int = Field(gt=0)
     gradient_accumulation_steps: int = Field(gt=0)
     learning_rate: float = Field(gt=0)
-    adam_betas: tuple[float, float]
+    adam_betas: tuple[AdamBeta, AdamBeta]
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
 
@@ -94,6 +100,18 @@ class RunConfig(BaseModel):
             )
         if (self.problems == "pocket") != (self.difficulty is not None):
             raise ValueError("difficulty belongs to problems=pocket, and pocket problems need it")
+        # What the components would refuse at the first step is refused before any work.
+        check_advantage_options(
+            torch.zeros(self.group_size),
+            self.group_size,
+            self.baseline,
+            self.advantage_eps,
+            self.advantage_normalizer,
+        )
+        old_log_probs = torch.zeros(1, 1)  # the loop computes them where a method needs them
+        check_importance_options(self.importance_reweighting_method, old_log_probs, self.cliprange)
+        if self.loss_normalization != "token":
+            check_normalization_options(self.loss_normalization, self.normalization_constant)
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
 
@@ -135,6 +153,12 @@ def make_config(
     """
     merged = read_profile(profile)
     for changes in (settings or {}, overrides or {}):
+        if named := sorted({"profile", "variant", "seed"} & changes.keys()):
+            raise ValueError(
+                f"{', '.join(named)} cannot be overridden; choose it by its own option"
+            )
+        if not isinstance(changes.get("splits", {}), dict):
+            raise ValueError(f"splits={changes['splits']!r} must be sizes, as in {{'test': 64}}")
         splits = {**merged["splits"], **changes.get("splits", {})}  # some sizes, not all of them
         merged = {**merged, **changes, "splits": splits}
     try:

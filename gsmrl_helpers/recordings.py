@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config, variants_of
@@ -28,6 +29,7 @@ from gsmrl_helpers.records import (
     write_results,
 )
 from gsmrl_helpers.runs import run_experiment, run_folder
+from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems, policy_location
 
 SEEDS = (0, 1, 2, 3)
@@ -43,7 +45,7 @@ class Recording:
     """One file of results: what it shows, and how it is made."""
 
     what: str
-    make: Callable[[str, Path, int], None]
+    make: Callable[[str, Path, int, bool], None]
 
 
 def record_runs(
@@ -51,16 +53,19 @@ def record_runs(
     profile: str,
     path: Path,
     jobs: int,
+    fresh: bool,
     variants: tuple[str, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
 ) -> None:
     """Run variants of an experiment (by default all), once a seed, and keep all their metrics.
 
     Finished runs of the same settings are kept and stopped ones go on, so that a recording that
-    was broken off loses little.
+    was broken off loses little; `fresh` sets them aside and runs all of them again.
     """
     variants = variants or tuple(variants_of(experiment))
-    if failures := run_experiment(experiment, profile, seeds, jobs=jobs, variants=variants):
+    if failures := run_experiment(
+        experiment, profile, seeds, jobs=jobs, fresh=fresh, variants=variants
+    ):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
     runs = product(variants, seeds)
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
@@ -73,6 +78,7 @@ def record_evaluations(
     """Evaluate the untrained policy once under each named configuration, on each split."""
     started, rows, manifests = time.monotonic(), [], []
     for variant, config in configs.items():
+        torch.set_num_threads(choose_threads(config.threads))
         trainer = Trainer.from_config(config)
         for split in splits:
             metrics, _ = validate(trainer, load_problems(config, split), split, step=0)
@@ -85,7 +91,7 @@ def record_evaluations(
     write_results(table, path, {"runs": finished, "wall_seconds": seconds})
 
 
-def record_prompts(profile: str, path: Path, jobs: int) -> None:
+def record_prompts(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """The untrained policy under each prompt, on dev and test."""
     configs = {
         prompt: experiment_config("on-policy", profile, overrides={"prompt": prompt})
@@ -94,7 +100,7 @@ def record_prompts(profile: str, path: Path, jobs: int) -> None:
     record_evaluations(configs, ("dev", "test"), "prompts", path)
 
 
-def record_difficulty(profile: str, path: Path, jobs: int) -> None:
+def record_difficulty(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """The untrained policy on dev problems, one variant for each setting of the dial."""
     configs = {
         f"{difficulty:.1f}": experiment_config(
@@ -123,10 +129,10 @@ def recording_path(name: str, profile: str) -> Path:
     return RESULTS_DIR / profile / f"{name}.parquet"
 
 
-def record(name: str, profile: str = "pocket", jobs: int = 1) -> Path:
+def record(name: str, profile: str = "pocket", jobs: int = 1, fresh: bool = False) -> Path:
     """Make a recording again and replace the one there is, once it is complete."""
     path = recording_path(name, profile)
-    RECORDINGS[name].make(profile, path, jobs)
+    RECORDINGS[name].make(profile, path, jobs, fresh)
     return path
 
 

@@ -208,6 +208,9 @@ def run_experiment(
         ValueError: an unknown experiment, profile, variant or setting; nothing has run then.
     """
     names = list(variants_of(experiment) if variants is None else variants)
+    seeds = list(seeds)
+    if len(set(names)) < len(names) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"a variant or seed is named twice: {names}, {seeds}")
     waiting: list[tuple[Path, dict[str, Any]]] = []
     for variant, seed in product(names, seeds):
         parameters = {"profile": profile, "experiment": experiment, "variant": variant}

@@ -19,13 +19,15 @@ def free_cores(seconds: float = 0.3) -> int:
     Args:
         seconds: how long to look.
     """
-    busy = sum(percent > BUSY for percent in psutil.cpu_percent(seconds, percpu=True))
-    return max(1, allowed_cores() - busy)
+    percents = psutil.cpu_percent(seconds, percpu=True)
+    return max(1, sum(percents[core] <= BUSY for core in allowed_cores()))
 
 
-def allowed_cores() -> int:
+def allowed_cores() -> set[int]:
     """The cores this process may run on; macOS and Windows know no such restriction."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def choose_threads(threads: int | None = None) -> int:

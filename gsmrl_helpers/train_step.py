@@ -112,6 +112,8 @@ def grpo_train_step(
     )
     objective.check(old_log_probs, ref_log_probs)
 
+    check_groups(repeated_prompts, repeated_ground_truths, group_size)
+
     # 1. Rewards, and 2. advantages within each group.
     rewards, format_rewards, answer_rewards = score_rollouts(
         reward_fn, rollout_responses, repeated_ground_truths, raw_rewards
@@ -162,6 +164,26 @@ def grpo_train_step(
         **rollout_metrics(rewards, format_rewards, answer_rewards, lengths, group_size),
         "changed_parameter_share": changed_share(parameters_before, sample_parameters(model)),
     }
+
+
+def check_groups(
+    repeated_prompts: Sequence[str], repeated_ground_truths: Sequence[str], group_size: int
+) -> None:
+    """Refuse rows in another order: advantages would compare answers to different questions."""
+    for name, rows in (
+        ("repeated_prompts", repeated_prompts),
+        ("repeated_ground_truths", repeated_ground_truths),
+    ):
+        if isinstance(rows, str):
+            raise ValueError(f"{name} is one string, {rows[:40]!r}: give a list of strings")
+        if len(rows) % group_size:
+            continue  # only allowed where no group statistic is used
+        for row, text in enumerate(rows):
+            if text != rows[row - row % group_size]:
+                raise ValueError(
+                    f"{name}[{row}]={text[:40]!r} differs from the first of its group: the "
+                    f"group_size={group_size} rows of a prompt must stand side by side"
+                )
 
 
 def score_rollouts(

@@ -154,8 +154,8 @@ for ax, reward, title in (
 
 # %% [markdown]
 # *Each thin line is a seed, the thick one their mean, the band its 95 % t interval. "train" is the
-# sampled batch, "curve" are 256 validation problems. Look at the order of events: format is nearly
-# complete before right answers are half way.*
+# sampled batch, "curve" are 256 validation problems. Look at the order of events: when half of
+# the answers are right, more than 85 % are in format.*
 
 # %%
 start = recorded.loc[

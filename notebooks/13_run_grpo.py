@@ -80,7 +80,7 @@ run_dir = (
 
 # %% [markdown]
 # The settings that decide the run. Those of the algorithm stand where the assignment puts them;
-# only the sizes differ between a laptop and two GPUs.
+# sizes, learning rate and precision differ between a laptop and two GPUs.
 
 # %%
 shown = [
@@ -231,7 +231,8 @@ assert before["reward"].mean() == first["curve_mean_reward"]
 # ## Take away
 #
 # - A run is a profile, a variant's settings and a seed; they and the versions of everything stand
-#   in its manifest, and the same seed on the same machine gives the same tokens.
+#   in its manifest. The same seed with the same number of threads on the same machine gives the
+#   same tokens.
 # - Training reward is measured while the policy changes, on problems it is about to learn from.
 #   Judge a run by problems that it never trains on.
 # - Format and answer are logged apart, because either can rise without the other.

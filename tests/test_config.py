@@ -56,6 +56,14 @@ def test_overrides_win_and_splits_merge_size_by_size() -> None:
         ({"reward": "by_vibes"}, "by_vibes"),
         ({"difficulty": None}, "difficulty"),
         ({"learning_rate": -1.0}, "learning_rate"),
+        ({"learning_rate": float("inf")}, "learning_rate"),
+        ({"adam_betas": [0.9, 2.0]}, "adam_betas"),
+        ({"seed": 3}, "seed cannot be overridden"),
+        ({"splits": 5}, "splits=5 must be sizes"),
+        ({"baseline": "none"}, "advantage_normalizer='std' needs baseline='mean'"),
+        ({"group_size": 1}, "group_size"),
+        ({"importance_reweighting_method": "grpo"}, "needs a cliprange"),
+        ({"loss_normalization": "constant"}, "needs normalization_constant"),
     ],
 )
 def test_what_is_no_run_is_refused_with_the_reason(overrides: dict, message: str) -> None:

@@ -5,8 +5,12 @@ from itertools import islice
 
 import pytest
 
+from gsmrl_helpers.paths import DATA_DIR
 from gsmrl_helpers.pocket_problems import (
+    CONTAINERS,
+    NAMES,
     POCKET_SPLITS,
+    THINGS,
     apply_operator,
     load_pocket_problems,
     recompute_gold,
@@ -36,6 +40,19 @@ def test_same_seed_same_problems_and_a_prefix_is_a_prefix() -> None:
     assert load_pocket_problems("dev", 20, seed=3) == long[:20]
     assert load_pocket_problems("dev", 50, seed=4) != long
     assert load_pocket_problems("dev", 0) == []
+
+
+def test_the_page_says_how_many_test_questions_have_a_twin_in_train() -> None:
+    words = re.compile(rf"\b({'|'.join((*NAMES, *THINGS, *CONTAINERS))})\b")
+    told = {words.sub("X", p.question) for p in load_pocket_problems("train", 6400)}
+    test = load_pocket_problems("test", 1024)
+    by_steps: dict[int, list[bool]] = {1: [], 2: []}
+    for problem in test:
+        by_steps[problem.answer.count("<<")].append(words.sub("X", problem.question) in told)
+    one, two = by_steps[1], by_steps[2]
+    page = " ".join((DATA_DIR / "README.md").read_text().split())
+    assert f"{sum(one) + sum(two)} of the 1,024 `test` questions have such a twin" in page
+    assert f"{sum(one)} of the {len(one)} with one step and {sum(two)} of the {len(two)}" in page
 
 
 def test_no_question_is_repeated_within_a_split() -> None:

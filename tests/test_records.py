@@ -167,7 +167,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     newest.write_bytes(content)
     with pytest.warns(DamagedCheckpointWarning, match="step-000010.*is damaged"):
         assert load_checkpoint(tmp_path)["step"] == 5
-    checkpoint_paths(tmp_path)[1].write_bytes(b"")
+    assert not newest.exists()
+    checkpoint_paths(tmp_path)[0].write_bytes(b"")
     with (
         pytest.warns(DamagedCheckpointWarning),
         pytest.raises(NoUsableCheckpointError, match="all checkpoints"),

@@ -178,6 +178,14 @@ def test_other_settings_are_refused_in_the_folder_of_a_run(run_notebook, tmp_pat
     assert not run_folder("smoke", "pocket", "standard", 1, tmp_path).exists()
 
 
+def test_a_variant_or_seed_named_twice_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="named twice"):
+        run_experiment("smoke", "pocket", [0], tmp_path, variants=["standard", "standard"])
+    with pytest.raises(ValueError, match="named twice"):
+        run_experiment("smoke", "pocket", [1, 1], tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
     folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
     folder.mkdir(parents=True)

@@ -14,7 +14,7 @@ def test_busy_cores_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, busy: list[int], free: int
 ) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds, percpu: busy)
-    monkeypatch.setattr(threads, "allowed_cores", lambda: 4)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: {0, 1, 2, 3})
     assert free_cores() == free
 
 

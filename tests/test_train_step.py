@@ -15,7 +15,7 @@ from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.step_metrics import STEP_METRICS, changed_share, sample_parameters
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
-from gsmrl_helpers.train_step import grpo_train_step
+from gsmrl_helpers.train_step import check_groups, grpo_train_step
 from tests.tiny_policy import make_policy, make_tokenizer
 
 # Lengths 1, 4, 2, 6, 1, 2; with groups of two, the middle one has no signal.
@@ -536,3 +536,16 @@ def test_bad_arguments_are_named_before_anything_moves(
         step(model, optimizer, **options)
     assert_same_parameters(model, make_policy(), tolerance=0.0)
     assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("prompts", "truths", "message"),
+    [
+        (["a", "b", "a", "b"], ["1"] * 4, r"repeated_prompts\[1\]='b' differs"),
+        (["a", "a", "b", "b"], ["1", "2", "3", "3"], r"repeated_ground_truths\[1\]='2'"),
+        ("aabb", ["1"] * 4, "repeated_prompts is one string"),
+    ],
+)
+def test_rows_of_a_prompt_must_stand_side_by_side(prompts, truths, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_groups(prompts, truths, group_size=2)

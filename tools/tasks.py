@@ -72,7 +72,7 @@ def book_stages(fresh: bool) -> list[Stage]:
     run = gsmrl("run", EXPERIMENT, "--profile", PROFILE, "--seeds", str(SEED))
     build = gsmrl("book", "build", "--run", RUN_FOLDER)
     return [
-        Stage("train", run + (["--fresh"] if fresh else []), 20 * 60),
+        Stage("train", run + (["--fresh"] if fresh else []), 40 * 60),
         Stage("book", build, 5 * 60),
         Stage("pages", gsmrl("book", "check", "--run", RUN_FOLDER), 60),
     ]
