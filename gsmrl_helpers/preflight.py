@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pandas as pd
+import torch
 from rich.console import Group
 from rich.text import Text
 
@@ -33,6 +34,7 @@ from gsmrl_helpers.preflight_measures import (
 )
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.tables import as_html, as_rich
+from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems
 
 Verdict = Literal[
@@ -175,6 +177,7 @@ def preflight(
         raise ValueError(f"n_problems={n_problems}: give 1 to splits.train={config.splits.train}")
     if trainer is not None and trainer.config != config:
         raise ValueError("the trainer has other settings than config: make it from this config")
+    torch.set_num_threads(choose_threads(config.threads))  # as the run itself will
     trainer = trainer or Trainer.from_config(config)
     train = load_problems(config, "train")
     problems = [train[at] for at in epoch_order(config.seed, 0, len(train))[:n_problems]]
