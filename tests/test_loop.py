@@ -28,6 +28,7 @@ TINY = {
     "splits": {"train": 64, "curve": 8, "dev": 8, "test": 8},
     "validate_every": 2,
     "save_rollouts_every": 2,
+    "threads": 1,  # another number of threads rounds differently
 }
 
 
