@@ -15,6 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gsmrl_helpers.advantages import check_advantage_options
 from gsmrl_helpers.losses import check_importance_options, check_normalization_options
+from gsmrl_helpers.options import (
+    AdvantageNormalizer,
+    Baseline,
+    ImportanceReweighting,
+    KLEstimator,
+    LossNormalization,
+)
 from gsmrl_helpers.prompting import Prompt, get_prompt
 
 
@@ -67,15 +74,15 @@ class RunConfig(BaseModel):
     weight_decay: float = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
 
-    baseline: Literal["mean", "none"] = "mean"
+    baseline: Baseline = "mean"
     advantage_eps: float = Field(default=1e-6, ge=0)
-    advantage_normalizer: Literal["std", "none", "mean"] = "std"
-    importance_reweighting_method: Literal["none", "noclip", "grpo", "gspo", "cispo"] = "none"
+    advantage_normalizer: AdvantageNormalizer = "std"
+    importance_reweighting_method: ImportanceReweighting = "none"
     cliprange: float | None = Field(default=None, ge=0)
-    loss_normalization: Literal["sequence", "constant", "token"] = "sequence"
+    loss_normalization: LossNormalization = "sequence"
     normalization_constant: float | None = Field(default=None, gt=0)
     kl_coef: float = Field(default=0.0, ge=0)
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: KLEstimator = "k3"
     entropy_coef: float = 0.0
 
     validate_every: int = Field(gt=0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-RewardFn = Callable[[str, str], dict[str, float]]
+from gsmrl_helpers.grading import RewardFn
 
 REWARD_KEYS = ("reward", "format_reward", "answer_reward")
 
