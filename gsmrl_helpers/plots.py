@@ -24,7 +24,35 @@ LINES: dict[str, tuple[str, object]] = {
     "too low": ("#56B4E9", ":"),
     "as tuned": ("#0072B2", "-"),
     "too high": ("#D55E00", "--"),
+    # the variants of GRPO
+    "GRPO": ("#0072B2", "-"),
+    "GRPO_constant": ("#56B4E9", (0, (5, 1))),
+    "Dr_GRPO": ("#D55E00", "--"),
+    "RFT": ("#009E73", "-."),
+    "MaxRL": ("#CC79A7", ":"),
+    # the ways to reweight by importance
+    "none": ("#000000", (0, (1, 1))),
+    "noclip": ("#E69F00", "--"),
+    "clip": ("#0072B2", "-"),
+    "gspo": ("#009E73", "-."),
+    "cispo": ("#CC79A7", ":"),
+    # the ways to average a loss over tokens
+    "sequence": ("#0072B2", "-"),
+    "constant": ("#D55E00", "--"),
+    "token": ("#009E73", "-."),
 }
+
+
+def line(name: str) -> dict[str, object]:
+    """Colour and dash of a method, as keywords of matplotlib's `plot`.
+
+    Raises:
+        ValueError: the name has no line of its own.
+    """
+    if name not in LINES:
+        raise ValueError(f"name={name!r} has no colour; allowed: {', '.join(LINES)}")
+    color, linestyle = LINES[name]
+    return {"color": color, "linestyle": linestyle}
 
 
 def use_style() -> None:
@@ -45,18 +73,16 @@ def plot_metric(ax: Axes, table: pd.DataFrame, metric: str, name: str) -> None:
     Raises:
         ValueError: the metric does not occur, or the name has no line of its own.
     """
-    if name not in LINES:
-        raise ValueError(f"name={name!r} has no colour; allowed: {', '.join(LINES)}")
+    style = line(name)
     rows = table[table["metric"] == metric].dropna(subset="value")
     if rows.empty:
         raise ValueError(f"metric={metric!r} was not recorded in these results")
-    color, dash = LINES[name]
-    axes = {"data": rows, "x": "step", "y": "value", "color": color, "ax": ax}
+    axes = {"data": rows, "x": "step", "y": "value", "color": style["color"], "ax": ax}
     sns.lineplot(**axes, units="seed", estimator=None, lw=0.8, alpha=0.35)
     n_seeds = rows["seed"].nunique()
     label = f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
     errorbar = t_interval if n_seeds > 1 else None
-    sns.lineplot(**axes, linestyle=dash, label=label, errorbar=errorbar, err_kws={"lw": 0})
+    sns.lineplot(**axes, linestyle=style["linestyle"], label=label, errorbar=errorbar, err_kws={"lw": 0})
 
 
 def t_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:

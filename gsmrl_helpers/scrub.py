@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 from gsmrl_helpers.paths import ROOT
 
-KEPT_METADATA = ("kernelspec", "language_info", "gsmrl", "widgets")
+KEPT_METADATA = ("kernelspec", "language_info", "gsmrl")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT_CELL_METADATA = ("tags",)
 MACHINE_PATH = re.compile(
@@ -25,13 +25,11 @@ PROGRESS_BAR = re.compile(r"\d+%\|[^|\n]*\||[━╸╺]{5,}\s+\d+%")  # tqdm's, 
 
 
 def scrub(notebook: NotebookNode) -> NotebookNode:
-    """Return a copy without run times, papermill's metadata, machine paths and progress bars."""
+    """Return a copy without run times, papermill's metadata, machine paths, widgets and bars."""
     clean = copy.deepcopy(notebook)
     clean.metadata = type(clean.metadata)(
         {key: clean.metadata[key] for key in KEPT_METADATA if key in clean.metadata}
     )
-    if not any(WIDGET in out.get("data", {}) for c in clean.cells for out in c.get("outputs", [])):
-        clean.metadata.pop("widgets", None)  # the page would load a widget manager for nothing
     clean.metadata.get("language_info", {}).pop("version", None)
     clean.metadata.get("kernelspec", {}).pop("path", None)
     for cell in clean.cells:
@@ -51,6 +49,8 @@ def _scrub_output(output: NotebookNode) -> NotebookNode | None:
         return output if output.text.strip() else None
     output.get("metadata", {}).pop("papermill", None)
     data = output.get("data", {})
+    if WIDGET in data:  # lives in a kernel only; a page would load a manager from elsewhere for it
+        return None
     for kind, value in data.items():
         if kind.startswith("text/") and isinstance(value, str):
             data[kind] = _without_root(value)
