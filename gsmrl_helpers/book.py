@@ -18,6 +18,7 @@ from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 from sphinx_external_toc.parsing import parse_toc_yaml
 
+from gsmrl_helpers.generated import fill_generated
 from gsmrl_helpers.notebooks import (
     cell_tags,
     code_digest,
@@ -140,6 +141,9 @@ def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = RO
     copy_sources(source, copy)
     if run is not None:
         overlay_run(run, copy)
+    for page in toc_files(copy):
+        if page.suffix == ".md":
+            fill_generated(copy / page, copy)
     arguments = ["build", str(copy), "--path-output", str(work)]
     arguments += ["-W", "-n", "--keep-going", "--all", "-q"]
     done = subprocess.run([*JUPYTER_BOOK, *arguments], capture_output=True, text=True)
