@@ -186,10 +186,11 @@ def data_gsm8k(
 @notebooks_app.command("check")
 @say_errors
 def notebooks_check() -> None:
-    """Check pairs, tags, outputs and litter of all notebooks, and the recorded runs."""
-    from gsmrl_helpers import book, notebooks
+    """Check pairs, tags, outputs, litter, the rules of a chapter, and the recorded runs."""
+    from gsmrl_helpers import book, chapters, notebooks
 
-    problems = list(notebooks.iter_problems(notebooks.find_notebooks()))
+    paths = notebooks.find_notebooks()
+    problems = [*notebooks.iter_problems(paths), *chapters.iter_chapter_problems(paths)]
     for page in sorted(book.RECORDED_DIR.glob("*.ipynb")):
         problems += book.recorded_problems(page)
     report(problems, "notebooks")
@@ -207,6 +208,15 @@ def notebooks_execute(
         notebooks.sync(path)
         notebooks.execute(path)
         typer.echo(f"{relative_to_root(path)}: executed")
+
+
+@notebooks_app.command("cells")
+@say_errors
+def notebooks_cells(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Print how long the code cells are, and how many definitions, checks and claims there are."""
+    from gsmrl_helpers import chapters, notebooks
+
+    typer.echo(chapters.cell_statistics(notebooks.find_notebooks(names or [])).to_string())
 
 
 @notebooks_app.command("sync")

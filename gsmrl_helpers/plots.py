@@ -81,8 +81,8 @@ def plot_metric(ax: Axes, table: pd.DataFrame, metric: str, name: str) -> None:
     sns.lineplot(**axes, units="seed", estimator=None, lw=0.8, alpha=0.35)
     n_seeds = rows["seed"].nunique()
     label = f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
-    errorbar = t_interval if n_seeds > 1 else None
-    sns.lineplot(**axes, linestyle=style["linestyle"], label=label, errorbar=errorbar, err_kws={"lw": 0})
+    interval = {"errorbar": t_interval if n_seeds > 1 else None, "err_kws": {"lw": 0}}
+    sns.lineplot(**axes, linestyle=style["linestyle"], label=label, **interval)
 
 
 def t_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:

@@ -86,7 +86,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def last_number_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
-    """1 if the response's last number is the ground truth and a full stop follows; format: the stop.
+    """1 if the last number is the ground truth and there is a full stop, which alone is the format.
 
     As in the assignment, the reward is the answer's; the format is only logged.
     """
