@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 
@@ -40,32 +41,23 @@ def tokenize_prompt_and_output(
         ValueError: no rows; unequal numbers of rows; a prompt without tokens; a tokenizer that
             has neither a padding nor an end-of-sequence token.
     """
-    outputs = output_strs if output_token_ids is None else output_token_ids
-    if len(prompt_strs) != len(outputs) or len(prompt_strs) == 0:
-        raise ValueError(
-            f"prompts and outputs must be equally many, and at least one: "
-            f"got {len(prompt_strs)} prompts and {len(outputs)} outputs"
-        )
-    pad_token_id = padding_token_id(tokenizer)
+    prompts = [encode(tokenizer, text) for text in prompt_strs]
+    if output_token_ids is None:
+        outputs = [encode(tokenizer, text) for text in output_strs]
+    else:
+        outputs = [[*map(int, ids)] for ids in output_token_ids]
+    check_rows(prompts, outputs)
 
     rows, masks = [], []
-    for index, (prompt_str, output) in enumerate(zip(prompt_strs, outputs, strict=True)):
-        prompt_ids = encode(tokenizer, prompt_str)
-        if not prompt_ids:
-            raise ValueError(
-                f"prompt {index} ({prompt_str!r}) has no tokens: the first response token would "
-                "have no position to be predicted from"
-            )
-        output_ids = encode(tokenizer, output) if output_token_ids is None else [*map(int, output)]
-        rows.append(torch.tensor(prompt_ids + output_ids))
-        masks.append(torch.tensor([False] * len(prompt_ids) + [True] * len(output_ids)))
-
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
-    mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True, padding_value=False)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        rows.append(torch.tensor(prompt + output))
+        masks.append(torch.tensor([False] * len(prompt) + [True] * len(output)))
+    tokens = pad_sequence(rows, batch_first=True, padding_value=padding_token_id(tokenizer))
+    mask = pad_sequence(masks, batch_first=True, padding_value=False)
     return {
         "input_ids": tokens[:, :-1],
         "labels": tokens[:, 1:],
-        "response_mask": mask[:, 1:],
+        "response_mask": mask[:, 1:],  # shifted with the labels, as it speaks of them
     }
 
 
@@ -88,3 +80,22 @@ def padding_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
         "the tokenizer has neither pad_token_id nor eos_token_id: set one, "
         "for example tokenizer.pad_token = tokenizer.eos_token"
     )
+
+
+def check_rows(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> None:
+    """Refuse token ids from which no batch can be made.
+
+    Raises:
+        ValueError: no rows; not one output for each prompt; a prompt without tokens.
+    """
+    if len(prompts) != len(outputs) or len(prompts) == 0:
+        raise ValueError(
+            f"prompts and outputs must be equally many, and at least one: "
+            f"got {len(prompts)} prompts and {len(outputs)} outputs"
+        )
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise ValueError(
+                f"prompt {index} has no tokens: the first response token would have no position "
+                "to be predicted from"
+            )

@@ -85,5 +85,5 @@ def test_unequal_or_no_rows_are_refused(prompts: list[str], outputs: list[str]) 
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"prompt 1 .* has no tokens"):
+    with pytest.raises(ValueError, match="prompt 1 has no tokens"):
         tokenize_prompt_and_output(["c", ""], ["d", "e"], make_tokenizer())
