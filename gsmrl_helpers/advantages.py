@@ -47,9 +47,9 @@ def compute_group_normalized_rewards(
             (B,) and finite, or negative with normalizer "mean"; and where a group statistic is
             used, G = 1 or a B that is not a multiple of G.
     """
-    rewards = _checked_rewards(raw_rewards)
+    rewards = checked_rewards(raw_rewards)
     check_advantage_options(rewards, group_size, baseline, advantage_eps, advantage_normalizer)
-    if rewards.numel() % group_size:
+    if rewards.numel() % group_size:  # allowed for none/none only, which compares nothing
         return rewards, {"no_signal_group_share": None}
 
     groups = rearrange(rewards, "(group response) -> group response", response=group_size)
@@ -61,18 +61,35 @@ def compute_group_normalized_rewards(
     elif advantage_normalizer == "mean":
         advantages = advantages / (groups.mean(dim=1, keepdim=True) + advantage_eps)
 
-    # Exactly 0, not nearly: eight rewards of 0.1 have a float mean a little off 0.1, and such
-    # dust, divided by an eps, would pass for a signal.
-    reference = groups[:, :1] if baseline == "mean" else torch.zeros_like(groups[:, :1])
-    no_signal = (groups == reference).all(dim=1, keepdim=True)
-    advantages = rearrange(
-        advantages.masked_fill(no_signal, 0.0), "group response -> (group response)"
-    )
+    no_signal = groups_without_signal(groups, baseline)
+    advantages = advantages.masked_fill(no_signal, 0.0)
+    advantages = rearrange(advantages, "group response -> (group response)")
     return advantages, {"no_signal_group_share": no_signal.float().mean().item()}
 
 
-def _checked_rewards(raw_rewards: Tensor) -> Tensor:
-    """Rewards as (B,) floats of at least float32, detached: no gradient flows through a reward."""
+def groups_without_signal(groups: Tensor, baseline: Baseline) -> Tensor:
+    """Which groups get advantages of 0: equal rewards or, without a baseline, none but 0.
+
+    Rewards are compared, not advantages: three rewards of 0.1 have a float64 mean a little off
+    0.1, and such dust is not 0.
+
+    Args:
+        groups: (N, G) rewards, one group a row.
+        baseline: "mean" or "none".
+
+    Returns:
+        (N, 1) bool.
+    """
+    level = groups[:, :1] if baseline == "mean" else 0.0
+    return (groups == level).all(dim=1, keepdim=True)
+
+
+def checked_rewards(raw_rewards: Tensor) -> Tensor:
+    """Rewards as (B,) floats of at least float32, detached: no gradient flows through a reward.
+
+    Raises:
+        ValueError: rewards that are not (B,) with B ≥ 1, or not finite.
+    """
     rewards = torch.as_tensor(raw_rewards).detach()
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     if rewards.dim() != 1 or rewards.numel() == 0:
@@ -89,6 +106,11 @@ def check_advantage_options(
     advantage_eps: float,
     advantage_normalizer: str,
 ) -> None:
+    """Refuse options of `compute_group_normalized_rewards` that do not go together.
+
+    Raises:
+        ValueError: naming the option, what was given and what is allowed.
+    """
     require_choice("baseline", baseline, Baseline)
     require_choice("advantage_normalizer", advantage_normalizer, AdvantageNormalizer)
     require_positive_integer("group_size", group_size)

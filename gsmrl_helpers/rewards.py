@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -41,8 +41,8 @@ def compute_rollout_rewards(
             f"got {num_responses} responses and {num_truths} ground truths"
         )
     pairs = zip(rollout_responses, repeated_ground_truths, strict=True)
-    graded = [_checked(reward_fn(response, truth)) for response, truth in pairs]
-    rewards, format_rewards, answer_rewards = torch.tensor(graded, dtype=torch.float32).unbind(1)
+    scores = [checked_scores(reward_fn(response, truth)) for response, truth in pairs]
+    rewards, format_rewards, answer_rewards = torch.tensor(scores, dtype=torch.float32).unbind(1)
     return rewards, {
         "mean_reward": rewards.mean().item(),
         "mean_format_reward": format_rewards.mean().item(),
@@ -52,8 +52,12 @@ def compute_rollout_rewards(
     }
 
 
-def _checked(scores: dict[str, float]) -> list[float]:
-    """The three numbers of one graded response, in the order of `REWARD_KEYS`."""
+def checked_scores(scores: Mapping[str, float]) -> list[float]:
+    """The three numbers of one graded response, in the order of `REWARD_KEYS`.
+
+    Raises:
+        ValueError: a number that is missing or not finite.
+    """
     missing = [key for key in REWARD_KEYS if key not in scores]
     if missing:
         raise ValueError(f"reward_fn returned {scores!r}, without {', '.join(missing)}")
