@@ -32,81 +32,121 @@ def compute_policy_gradient_loss(
     cliprange: float | None = None,
     response_mask: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Minus the policy-gradient objective at every token.
-
-    With r_t = π_θ(y_t) / π_old(y_t), continued by its tangent beyond e^20 (`bounded_exp`):
-
-    - "none": -A log π_θ(y_t), REINFORCE (Williams, 1992), exact on-policy.
-    - "noclip": -A r_t.
-    - "grpo": -min(A r_t, A clip(r_t, 1-ε, 1+ε)) (PPO, Schulman et al., 2017, equation 7; GRPO).
-    - "gspo": the same with s_t in place of r_t, where s_t has the value of the response's
-      geometric mean (Π r_t)^(1/L) and the gradient s ∇log π_θ(y_t) (the token form in Zheng et
-      al., 2025, GSPO, which gives each token its own stop-gradient copy of s).
-    - "cispo": -A sg(min(r_t, 1+ε)) log π_θ(y_t), sg = stop gradient (MiniMax-M1, 2025): the
-      weight is capped from above, and no token loses its gradient.
+    """Minus the policy-gradient objective at every token; `reweighted_loss` has the methods.
 
     Args:
         raw_rewards_or_advantages: A, of shape (B,) or (B, 1). A constant, like `old_log_probs`.
         policy_log_probs: (B, T), with gradient.
-        importance_reweighting_method: one of the five above.
+        importance_reweighting_method: "none", "noclip", "grpo", "gspo" or "cispo".
         old_log_probs: (B, T) under the policy that sampled; needed by all but "none".
         cliprange: ε ≥ 0; needed by "grpo", "gspo" and "cispo".
         response_mask: (B, T), nonzero at response tokens; needed by "gspo". Elsewhere, without
             it, every token counts whose log-probabilities are above -inf.
 
     Returns:
-        per_token_loss: (B, T); at masked positions finite or to be dropped, and never a gradient.
-        metadata: empty without `old_log_probs`, else, detached and of shape (B, T), `ratio` (r_t,
-            1 where masked) and `is_clipped` (bool: the clip took the gradient of this token away,
-            or in "cispo" capped its weight; all False for methods that do not clip).
+        per_token_loss: (B, T); what stands at masked positions is to be dropped, as
+            `aggregate_loss_across_microbatch` does, and then has no gradient either.
+        metadata: empty without `old_log_probs`, else, detached and of shape (B, T), `ratio`
+            (π_θ/π_old of the token, 1 where masked) and `is_clipped` (bool: the clip took the
+            gradient of this token away, or in "cispo" capped its weight; all False for methods
+            that do not clip).
 
     Raises:
         ValueError: an unknown method, a missing or negative argument, or a shape that does not
             fit.
     """
-    check_importance_options(importance_reweighting_method, old_log_probs, cliprange)
-    advantages = _as_column(raw_rewards_or_advantages, policy_log_probs)
-    _check_shapes(policy_log_probs, old_log_probs=old_log_probs, response_mask=response_mask)
+    method = importance_reweighting_method
+    check_importance_options(method, old_log_probs, cliprange)
+    advantages = as_column(raw_rewards_or_advantages, policy_log_probs)
+    check_shapes(policy_log_probs, old_log_probs=old_log_probs, response_mask=response_mask)
     if old_log_probs is None:
         return -advantages * policy_log_probs, {}
 
     if response_mask is None:
-        if importance_reweighting_method == "gspo":
+        if method == "gspo":
             raise ValueError("importance_reweighting_method='gspo' needs response_mask, got None")
         response_mask = ~(policy_log_probs.isneginf() | old_log_probs.isneginf())
     mask = response_mask.bool()
     log_probs = policy_log_probs.masked_fill(~mask, 0.0)
-    log_ratio = log_probs - old_log_probs.detach().masked_fill(~mask, 0.0)
-    ratio = bounded_exp(log_ratio)
+    old_log_probs = old_log_probs.detach().masked_fill(~mask, 0.0)
+    return reweighted_loss(method, advantages, log_probs, old_log_probs, mask, cliprange)
+
+
+def reweighted_loss(
+    method: ImportanceReweighting,
+    advantages: Tensor,
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    mask: Tensor,
+    cliprange: float | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The five losses, with r = π_θ(y_t) / π_old(y_t), continued by its tangent beyond e^20.
+
+    - "none": -A log π_θ(y_t), REINFORCE (Williams, 1992), exact on-policy.
+    - "noclip": -A r.
+    - "grpo": -min(A r, A clip(r, 1-ε, 1+ε)) (Schulman et al., 2017, PPO; GRPO).
+    - "gspo": the same with the response's geometric mean of r (Zheng et al., 2025).
+    - "cispo": -A sg(min(r, 1+ε)) log π_θ(y_t), sg = stop gradient (MiniMax-M1, 2025).
+
+    Args:
+        method: one of the five.
+        advantages: (B, 1).
+        log_probs: (B, T), 0 at masked positions, as `old_log_probs` is; so r is 1 there.
+        old_log_probs: (B, T), constants.
+        mask: (B, T) bool.
+        cliprange: ε.
+
+    Returns:
+        As `compute_policy_gradient_loss`.
+    """
+    ratio = bounded_exp(log_probs - old_log_probs)
     is_clipped = torch.zeros_like(mask)
-    match importance_reweighting_method:
+    match method:
         case "none":
             loss = -advantages * log_probs
         case "noclip":
             loss = -advantages * ratio
         case "grpo":
-            loss, is_clipped = _clipped_loss(advantages, ratio, cliprange)
+            loss, is_clipped = clipped_loss(advantages, ratio, cliprange)
         case "gspo":
-            sequence_ratio = _sequence_ratio(log_ratio, log_probs, mask)
-            loss, is_clipped = _clipped_loss(advantages, sequence_ratio, cliprange)
+            ratio_of_response = sequence_ratio(log_probs, old_log_probs, mask)
+            loss, is_clipped = clipped_loss(advantages, ratio_of_response, cliprange)
         case "cispo":
-            loss = -advantages * ratio.detach().clamp(max=1 + cliprange) * log_probs
-            is_clipped = ratio > 1 + cliprange
+            loss, is_clipped = cispo_loss(advantages, log_probs, ratio, cliprange)
     return loss, {"ratio": ratio.detach(), "is_clipped": is_clipped & mask}
 
 
-def _clipped_loss(advantages: Tensor, ratio: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
-    """-min(A r, A clip(r, 1-ε, 1+ε)), and where the clipped, constant branch is the smaller."""
+def clipped_loss(advantages: Tensor, ratio: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
+    """-min(A r, A clip(r, 1-ε, 1+ε)) (Schulman et al., 2017, equation 7), and where it clips.
+
+    Clipped is where the constant branch is the smaller: the gradient is 0 there.
+    """
     objective = advantages * ratio
     clipped_objective = advantages * ratio.clamp(1 - cliprange, 1 + cliprange)
     return -torch.minimum(objective, clipped_objective), clipped_objective < objective
 
 
-def _sequence_ratio(log_ratio: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
-    """(B, T): the geometric mean of a response's ratios, with the gradient of each token's own."""
-    mean_log_ratio = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """s = (Π r_t)^(1/L) of each response, (B, T), with the gradient s ∇log π_θ(y_t) at token t.
+
+    That is GSPO's token form (Zheng et al., 2025): each token has its own copy of s, in which
+    the stop gradient spares the other tokens. Log-probabilities are 0 at masked positions.
+    """
+    lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    mean_log_ratio = (log_probs - old_log_probs).sum(dim=1, keepdim=True) / lengths
     own_gradient = (log_probs - log_probs.detach()).exp()  # value 1, gradient ∇log π
     return bounded_exp(mean_log_ratio).detach() * own_gradient
+
+
+def cispo_loss(
+    advantages: Tensor, log_probs: Tensor, ratio: Tensor, cliprange: float
+) -> tuple[Tensor, Tensor]:
+    """-A sg(min(r, 1+ε)) log π_θ (MiniMax-M1, 2025), and where the weight is capped.
+
+    Only the weight is clipped, and only from above: no token loses its gradient.
+    """
+    weight = ratio.detach().clamp(max=1 + cliprange)
+    return -advantages * weight * log_probs, ratio > 1 + cliprange
 
 
 def aggregate_loss_across_microbatch(
@@ -141,7 +181,7 @@ def aggregate_loss_across_microbatch(
         ValueError: an unknown normalization, a missing or non-positive constant, unequal shapes.
     """
     check_normalization_options(loss_normalization, normalization_constant)
-    _check_shapes(per_token_policy_gradient_loss, mask=mask)
+    check_shapes(per_token_policy_gradient_loss, mask=mask)
     mask = mask.bool()
     # Not a product with the mask: inf · 0 is NaN.
     loss_sums = per_token_policy_gradient_loss.masked_fill(~mask, 0.0).sum(dim=1)
@@ -170,7 +210,7 @@ def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, kind: KLEstimator = "k
         ValueError: an unknown kind, unequal shapes.
     """
     require_choice("kind", kind, KLEstimator)
-    _check_shapes(log_probs, ref_log_probs=ref_log_probs)
+    check_shapes(log_probs, ref_log_probs=ref_log_probs)
     dtype = torch.promote_types(log_probs.dtype, torch.float32)
     impossible = log_probs.isneginf() & ref_log_probs.isneginf()  # both -inf: equal, yet inf - inf
     log_probs = log_probs.to(dtype).masked_fill(impossible, 0.0)
@@ -231,7 +271,7 @@ def check_normalization_options(
     require_number("normalization_constant", normalization_constant, 0, above=True)
 
 
-def _as_column(advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
+def as_column(advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
     """Advantages of shape (B,) or (B, 1) as a constant (B, 1); (1, B) would run along tokens."""
     if policy_log_probs.dim() != 2:
         raise ValueError(
@@ -246,7 +286,8 @@ def _as_column(advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
     return advantages.detach().reshape(batch_size, 1).to(policy_log_probs)
 
 
-def _check_shapes(values: Tensor, **others: Tensor | None) -> None:
+def check_shapes(values: Tensor, **others: Tensor | None) -> None:
+    """Refuse tensors, given by name, of another shape than `values`; None is no tensor."""
     for name, other in others.items():
         if other is not None and other.shape != values.shape:
             raise ValueError(
