@@ -30,11 +30,26 @@ def get_response_log_probs(
     """
     # No attention mask: the rows are padded on the right and attention is causal, so padding
     # comes after every position that counts, and none of those can see it.
-    logits = model(input_ids).logits
+    return label_log_probs(model(input_ids).logits, labels, return_token_entropy)
+
+
+def label_log_probs(
+    logits: Tensor, labels: Tensor, return_token_entropy: bool = False
+) -> dict[str, Tensor]:
+    """Log-probability of one label in each of the distributions softmax(logits).
+
+    Args:
+        logits: (..., V).
+        labels: (...) int64, in [0, V).
+        return_token_entropy: also return the entropy of each distribution.
+
+    Returns:
+        `log_probs` (...), and if asked for `token_entropy` (...), in the dtype of `log_softmax`.
+    """
     vocabulary_log_probs = log_softmax(logits)
     result = {"log_probs": vocabulary_log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)}
     if return_token_entropy:
-        result["token_entropy"] = _entropy_of(vocabulary_log_probs)
+        result["token_entropy"] = entropy_from_log_probs(vocabulary_log_probs)
     return result
 
 
@@ -47,15 +62,16 @@ def entropy(logits: Tensor) -> Tensor:
     Returns:
         (...), float32 or, from float64 logits, float64.
     """
-    return _entropy_of(log_softmax(logits))
+    return entropy_from_log_probs(log_softmax(logits))
+
+
+def entropy_from_log_probs(vocabulary_log_probs: Tensor) -> Tensor:
+    """Entropy in nats of distributions given by their logarithms: (..., V) to (...)."""
+    # 0 · ln 0 counts as 0; as floats it is 0 · (-inf) = NaN, in the value and in the gradient.
+    finite_log_probs = vocabulary_log_probs.masked_fill(vocabulary_log_probs.isneginf(), 0.0)
+    return -(vocabulary_log_probs.exp() * finite_log_probs).sum(dim=-1)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """log softmax over the last dimension, in float32 at least: (..., V) to (..., V)."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-
-
-def _entropy_of(vocabulary_log_probs: Tensor) -> Tensor:
-    # 0 · ln 0 counts as 0; as floats it is 0 · (-inf) = NaN, in the value and in the gradient.
-    finite_log_probs = vocabulary_log_probs.masked_fill(vocabulary_log_probs.isneginf(), 0.0)
-    return -(vocabulary_log_probs.exp() * finite_log_probs).sum(dim=-1)

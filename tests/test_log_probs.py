@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gsmrl_helpers.log_probs import entropy, get_response_log_probs
+from gsmrl_helpers.log_probs import (
+    entropy,
+    entropy_from_log_probs,
+    get_response_log_probs,
+    label_log_probs,
+    log_softmax,
+)
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 from tests.tiny_policy import make_policy, make_tokenizer
 
@@ -112,3 +118,20 @@ def test_mode_and_gradient_tracking_are_the_callers() -> None:
     assert model.training
     with torch.no_grad():
         assert not get_response_log_probs(model, labels, labels)["log_probs"].requires_grad
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
+def test_labels_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    logits = torch.arange(30.0).sin().view(6, 5)
+    labels = torch.tensor([0, 4, 2, 2, 1, 3])
+    scored = label_log_probs(logits.view(*shape, 5), labels.view(shape), return_token_entropy=True)
+    assert scored["log_probs"].shape == scored["token_entropy"].shape == shape
+    expected = [math.log(row.softmax(-1)[label]) for row, label in zip(logits, labels, strict=True)]
+    torch.testing.assert_close(scored["log_probs"].flatten(), torch.tensor(expected))
+    torch.testing.assert_close(scored["token_entropy"].flatten(), entropy(logits))
+
+
+def test_entropy_from_logits_and_from_their_log_probs_agree() -> None:
+    logits = torch.arange(12.0).cos().view(3, 4) * 6
+    torch.testing.assert_close(entropy_from_log_probs(log_softmax(logits)), entropy(logits))
+    assert entropy_from_log_probs(torch.tensor([0.0, -math.inf])).item() == 0
