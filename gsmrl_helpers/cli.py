@@ -171,6 +171,18 @@ def pocket_pretrain(
     typer.echo(relative_to_root(pretrain(PretrainConfig(), work_dir)))
 
 
+@app.command("student")
+@say_errors
+def student_edition(
+    out: Annotated[Path, typer.Option(help="Where the notebooks go.")] = BUILD_DIR / "student",
+) -> None:
+    """Write the student edition: notebooks without solutions, for nbgrader, too."""
+    from gsmrl_helpers import student
+
+    for path, edition in student.write_student_edition(out):
+        typer.echo(f"{relative_to_root(path)}: {student.total_points(edition):g} points")
+
+
 @data_app.command("gsm8k")
 @say_errors
 def data_gsm8k(
@@ -217,6 +229,19 @@ def notebooks_cells(names: Annotated[list[str] | None, typer.Argument()] = None)
     from gsmrl_helpers import chapters, notebooks
 
     typer.echo(chapters.cell_statistics(notebooks.find_notebooks(names or [])).to_string())
+
+
+@notebooks_app.command("new")
+@say_errors
+def notebooks_new(
+    name: Annotated[str, typer.Argument(help="Number and slug, as in 14_on_policy_results.")],
+    title: Annotated[str, typer.Argument(help="The chapter's title.")],
+) -> None:
+    """Write the pair of a new chapter, with every part that a chapter has."""
+    from gsmrl_helpers import chapter_template
+
+    path = chapter_template.new_chapter(name, title)
+    typer.echo(f"{relative_to_root(path)} and .py: written; give it a line in _toc.yml")
 
 
 @notebooks_app.command("sync")
