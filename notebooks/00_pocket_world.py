@@ -31,7 +31,7 @@
 import re
 
 import matplotlib.pyplot as plt
-from IPython.display import HTML
+import pandas as pd
 
 from gsmrl_helpers import (
     experiment_config,
@@ -42,7 +42,6 @@ from gsmrl_helpers import (
 from gsmrl_helpers.plots import plot_metric, use_style
 from gsmrl_helpers.pocket_problems import recompute_gold
 from gsmrl_helpers.recordings import read_recording
-from gsmrl_helpers.tables import as_html
 
 use_style()
 config = experiment_config("on-policy", "pocket")
@@ -232,21 +231,34 @@ print(get_prompt("r1_zero").format(problem.question))
 # - All of this is small enough to be run again: `gsmrl record --help`.
 #
 # ## Exercises
+
+# %% [markdown]
+# ```{exercise} The dial
+# :label: ex-00-dial
 #
-# **1. The dial** (easy, 5 minutes). The recording `difficulty` has the untrained policy at six
-# settings of the dial. By how much does the share of right answers fall from the easiest to the
-# hardest, and does the format suffer as well?
+# *Easy, 5 minutes.* The recording `difficulty` has the untrained policy at six settings of the
+# dial. Write `fall(recording, metric)`: how much lower a metric is at the hardest setting, 1.0,
+# than at the easiest, 0.0. Does the format fall as the share of right answers does?
 #
-# *Hint: pivot it as above; `dev_mean_answer_reward` and `dev_mean_format_reward`.*
+# :::{dropdown} Hint
+# Each row has a `variant` (the setting, as text), a `metric` and a `value`: select, then subtract.
+# :::
+# ```
+
 
 # %% tags=["solution", "hide-cell"]
-dial = read_recording("difficulty").pivot(
-    index="variant", columns="metric", values="value"
-)
-falls = dial.loc["0.0"] - dial.loc["1.0"]
-assert falls["dev_mean_answer_reward"] > 0.05
-assert abs(falls["dev_mean_format_reward"]) < 0.1
-HTML(as_html(dial[columns[:2]].round(3).astype(str).reset_index()))
+def fall(recording: pd.DataFrame, metric: str) -> float:
+    rows = recording[recording["metric"] == metric]
+    by_setting = rows.set_index("variant")["value"]
+    return by_setting["0.0"] - by_setting["1.0"]
+
+
+# %% tags=["check"]
+dial = read_recording("difficulty")
+right = fall(dial, "dev_mean_answer_reward")
+in_format = fall(dial, "dev_mean_format_reward")
+assert right > 0.05 and abs(in_format) < 0.1
+print(f"right: {right:.3f} lower, in format: {in_format:.3f} lower")
 
 # %% [markdown]
 # ## Next

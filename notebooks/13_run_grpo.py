@@ -53,6 +53,7 @@ overrides = {}
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
@@ -238,18 +239,32 @@ assert before["reward"].mean() == first["curve_mean_reward"]
 # - Format and answer are logged apart, because either can rise without the other.
 #
 # ## Exercises
+
+# %% [markdown]
+# ```{exercise} Groups without signal
+# :label: ex-13-no-signal
 #
-# **1. Groups without signal** (easy, 5 minutes). At the first step whose rollouts were saved,
-# what share of the groups had equal rewards only? Count them, and compare with the metric.
+# *Easy, 5 minutes.* Write `no_signal_share(rewards, group_size)`: the share of the groups in which
+# all rewards are equal. The rewards are in one row, answers to one question side by side. The check
+# counts them at the first step whose rollouts were saved, and compares with the metric.
 #
-# *Hint: answers to one question stand side by side: reshape to (groups, group size).*
+# :::{dropdown} Hint
+# Reshape to (groups, group size) and compare each group with its first reward.
+# :::
+# ```
+
 
 # %% tags=["solution", "hide-cell"]
+def no_signal_share(rewards: np.ndarray, group_size: int) -> float:
+    groups = rewards.reshape(-1, group_size)
+    return (groups == groups[:, :1]).all(axis=1).mean()
+
+
+# %% tags=["check"]
 saved = min(config.save_rollouts_every, config.n_grpo_steps)
 rewards = read_rollouts(run_dir, "train", saved)["reward"].to_numpy()
-groups = rewards.reshape(-1, config.group_size)
-no_signal_share = (groups == groups[:, :1]).all(axis=1).mean()
-assert abs(no_signal_share - rows[saved]["no_signal_group_share"]) < 1e-6
+share = no_signal_share(rewards, config.group_size)
+assert abs(share - rows[saved]["no_signal_group_share"]) < 1e-6
 
 # %% [markdown]
 # ## Next
