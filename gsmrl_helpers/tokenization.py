@@ -57,7 +57,7 @@ def tokenize_prompt_and_output(
     return {
         "input_ids": tokens[:, :-1],
         "labels": tokens[:, 1:],
-        "response_mask": mask[:, 1:],  # shifted with the labels, as it speaks of them
+        "response_mask": mask[:, 1:],  # shifted, as the labels are
     }
 
 
