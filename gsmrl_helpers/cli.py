@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
+from gsmrl_helpers.paths import BUILD_DIR, ROOT, RUNS_DIR, relative_to_root
 from gsmrl_helpers.preflight_command import preflight_command
 
 app = typer.Typer(
@@ -198,11 +198,12 @@ def data_gsm8k(
 @notebooks_app.command("check")
 @say_errors
 def notebooks_check() -> None:
-    """Check pairs, tags, outputs, litter, the rules of a chapter, and the recorded runs."""
-    from gsmrl_helpers import book, chapters, notebooks
+    """Check pairs, tags, outputs, litter, the rules of a chapter, claims and recorded runs."""
+    from gsmrl_helpers import book, chapters, claims, notebooks
 
     paths = notebooks.find_notebooks()
     problems = [*notebooks.iter_problems(paths), *chapters.iter_chapter_problems(paths)]
+    problems += claims.iter_claim_problems(paths, book.toc_files(ROOT))
     for page in sorted(book.RECORDED_DIR.glob("*.ipynb")):
         problems += book.recorded_problems(page)
     report(problems, "notebooks")
@@ -229,6 +230,19 @@ def notebooks_cells(names: Annotated[list[str] | None, typer.Argument()] = None)
     from gsmrl_helpers import chapters, notebooks
 
     typer.echo(chapters.cell_statistics(notebooks.find_notebooks(names or [])).to_string())
+
+
+@notebooks_app.command("mutate")
+@say_errors
+def notebooks_mutate(names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Change what each claim cell expects, and report what does not turn red."""
+    from gsmrl_helpers import mutation, notebooks
+
+    problems = []
+    for result in mutation.mutate_notebooks(notebooks.find_notebooks(names or [])):
+        typer.echo(result)
+        problems += result.problems
+    report(problems, "mutants")
 
 
 @notebooks_app.command("new")
