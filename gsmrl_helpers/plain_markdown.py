@@ -67,7 +67,7 @@ def plain_directive(name: str, argument: str, content: str) -> str:
         return f"```{argument}\n{body}\n```"
     title, body = plain_prose(argument), plain_markdown(body)
     if name == "exercise":
-        return f"### Exercise: {title}\n\n`{options.get('label', '')}`. {body}"
+        return f"### Exercise: {title} (`{options.get('label', 'no label')}`)\n\n{body}"
     if name == "dropdown":
         return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
     if name in QUOTED:
@@ -119,7 +119,7 @@ def page_title(target: str) -> str:
     else:
         raise PlainMarkdownError(f"{{doc}}`{target}`: the book has no such page")
     number = re.match(r"\d\d(?=_)", path.name)
-    return f"chapter {number[0]}, *{title}*" if number else f"*{title}* (in the book)"
+    return f"*{title}* (chapter {number[0]})" if number else f"*{title}* (in the book)"
 
 
 def notebook_title(notebook: NotebookNode) -> str:

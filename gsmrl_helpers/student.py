@@ -25,6 +25,7 @@ EXERCISE_POINTS = 1.0  # an exercise of the book's own; the assignment's have th
 LABEL = EXERCISE_PARTS["a label `ex-NN-name`"]
 
 WELCOME = """
+
 > **Student edition.** Where a cell raises `NotImplementedError`, its body is yours to write. The
 > check below it says whether it is right, and what follows then runs on your own code."""
 
