@@ -255,13 +255,10 @@ def batch_table(batch: dict[str, Tensor], **masks: Tensor) -> HTML:
     for index, shifted in enumerate(batch["response_mask"]):
         kinds = kinds_of_labels(shifted)
         kinds_of_inputs = ["prompt", *kinds[:-1]]
-        names = [f"row {index} &nbsp; input", "label"]
-        lines += [
-            line(
-                names[0], with_ids(batch["input_ids"][index]), kinds_of_inputs
-            ),
-            html_line(names[1], with_ids(batch["labels"][index]), kinds),
-        ]
+        ids, labels = (batch[name][index] for name in ("input_ids", "labels"))
+        title = f"row {index} &nbsp; input"
+        lines.append(html_line(title, with_ids(ids), kinds_of_inputs))
+        lines.append(html_line("label", with_ids(labels), kinds))
         for name, mask in masks.items():
             ones = [str(int(m)) for m in mask[index]]
             lines.append(html_line(name.replace("_", " "), ones, kinds))
