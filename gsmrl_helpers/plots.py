@@ -24,6 +24,11 @@ LINES: dict[str, tuple[str, object]] = {
     "too low": ("#56B4E9", ":"),
     "as tuned": ("#0072B2", "-"),
     "too high": ("#D55E00", "--"),
+    # baselines
+    "no baseline": ("#000000", (0, (1, 1))),
+    "b = 1/2": ("#E69F00", "--"),
+    "b = p": ("#0072B2", "-"),
+    "b = 1 − p": ("#009E73", "-."),
     # the variants of GRPO
     "GRPO": ("#0072B2", "-"),
     "GRPO_constant": ("#56B4E9", (0, (5, 1))),
