@@ -41,11 +41,9 @@ def chunked_label_log_probs(
         ValueError: `chunk_size` is not a positive integer, or the shapes do not fit.
     """
     require_positive_integer("chunk_size", chunk_size)
-    if hidden_states.shape[:-1] != labels.shape:
-        raise ValueError(
-            f"hidden_states of shape {tuple(hidden_states.shape)} must have the shape of labels, "
-            f"{tuple(labels.shape)}, and one dimension more"
-        )
+    shape = tuple(hidden_states.shape)
+    if shape[:-1] != labels.shape:
+        raise ValueError(f"{shape=} of hidden_states must be {tuple(labels.shape)} and D")
 
     def score(hidden_chunk: Tensor, label_chunk: Tensor) -> dict[str, Tensor]:
         return label_log_probs(lm_head(hidden_chunk), label_chunk, return_token_entropy)

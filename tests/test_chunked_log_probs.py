@@ -93,7 +93,7 @@ def test_a_chunk_size_that_is_no_positive_integer_is_refused(chunk_size: object)
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     hidden_states, head, labels = make_inputs()
-    with pytest.raises(ValueError, match=r"\(3, 5, 4\) must have the shape of labels, \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"\(3, 5, 4\) of hidden_states must be \(3, 4\) and D"):
         chunked_label_log_probs(hidden_states, head, labels[:, :4], 4)
 
 
