@@ -8,19 +8,17 @@ plain loop over one response gives the same log-probability as the padded, maske
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import pandas as pd
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from gsmrl_helpers.accumulation import Batch, Objective, accumulate_gradients, dropout_off
-from gsmrl_helpers.log_probs import get_response_log_probs, log_softmax
-from gsmrl_helpers.loop import SCORED_AT_ONCE, Trainer, score
+from gsmrl_helpers.findings import Finding, Findings
+from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.rollouts import Rollouts
-from gsmrl_helpers.tables import as_html, as_rich
+from gsmrl_helpers.scoring import log_probs_of, response_log_prob, rounding
 from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
 
 # A dial. Eight draws of a policy that can learn anything by sampling nearly all differ; answers of
@@ -28,54 +26,6 @@ from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
 MIN_DISTINCT_SHARE = 0.5
 
 ROWS_SCORED_ALONE = 4  # for these a plain loop recomputes what the batch computes
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check found.
-
-    Attributes:
-        name: what has to hold.
-        ok: whether it does.
-        measured: the measured value, in words.
-        to_do: what to do about it; empty where it holds.
-    """
-
-    name: str
-    ok: bool
-    measured: str
-    to_do: str = ""
-
-    def _repr_html_(self) -> str:
-        return Findings((self,))._repr_html_()
-
-    def __rich__(self) -> Table:
-        return Findings((self,)).__rich__()
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Several findings, shown as one table."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(finding.ok for finding in self.findings)
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
-
-    def table(self) -> pd.DataFrame:
-        """One row a finding, all of it text."""
-        rows = [("✓" if f.ok else "✗", f.name, f.measured, f.to_do) for f in self.findings]
-        return pd.DataFrame(rows, columns=["", "check", "measured", "what to do"])
-
-    def _repr_html_(self) -> str:
-        return as_html(self.table())
-
-    def __rich__(self) -> Table:
-        return as_rich(self.table(), "Before the first step")
 
 
 # --- the checks --------------------------------------------------------------------------------
@@ -241,6 +191,57 @@ def check_finite_gradients(model: nn.Module) -> Finding:
     return Finding("gradients are finite and flow", not to_do, measured, to_do)
 
 
+def check_accumulation(
+    model: nn.Module,
+    batch: Batch,
+    objective: Objective,
+    accumulate: Callable[..., Any] = accumulate_gradients,
+) -> Finding:
+    """The gradient is the same one row at a time, and with all rows but the last together.
+
+    The two microbatches of the second way hold unequal numbers of rows and of tokens, so that a
+    mean that each microbatch takes over its own is another one.
+
+    Args:
+        model: the policy; its gradients are None afterwards.
+        batch: at least three rows as `accumulate_gradients` takes them.
+        objective: the loss.
+        accumulate: what is checked, called as `accumulate_gradients` is.
+
+    Raises:
+        ValueError: fewer than three rows with tokens, of which both ways make the same.
+    """
+    rows = batch["response_mask"].any(dim=1).nonzero().flatten()
+    if len(rows) < 3:
+        raise ValueError(f"{len(rows)} rows with tokens can't be split unequally: give at least 3")
+    try:
+        alone, together = (
+            gradient_after(accumulate, model, batch, rows, objective, microbatch_size)
+            for microbatch_size in (1, len(rows) - 1)
+        )
+    finally:
+        model.zero_grad(set_to_none=True)
+    size = together.norm().item()
+    difference = (alone - together).norm().item() / size if size else alone.norm().item()
+    ok = difference <= rounding(model)  # NaN is not
+    return Finding(
+        "microbatches add up",
+        ok,
+        f"gradients of two splits differ by {difference:.1e} of their norm "
+        f"(rounding: {rounding(model):.0e})",
+        ""
+        if ok
+        else "divide by the rows or tokens of the whole batch, not by those of a microbatch: for "
+        '"sequence" weigh each microbatch by its share of the rows',
+    )
+
+
+def gradient_after(accumulate: Callable[..., Any], model: nn.Module, *arguments: Any) -> Tensor:
+    """The whole gradient that `accumulate` leaves, as one vector."""
+    accumulate(model, *arguments)
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
 # --- all of them -------------------------------------------------------------------------------
 
 
@@ -268,39 +269,22 @@ def check_first_step(trainer: Trainer, rollouts: Rollouts) -> Findings:
                 trainer.model, {k: v[few] for k, v in batch.items()}, prompt_ids, response_ids
             ),
         ]
+    batch["advantages"] = torch.ones(len(batch["response_mask"]))
+    rows = batch["response_mask"].any(dim=1).nonzero().flatten()
     config = trainer.config
     microbatch_size = math.ceil(config.train_batch_size / config.gradient_accumulation_steps)
-    rows = batch["response_mask"].any(dim=1).nonzero().flatten()
-    batch["advantages"] = torch.ones(len(batch["response_mask"]))
+    objective = Objective(
+        loss_normalization=config.loss_normalization,
+        normalization_constant=config.normalization_constant,
+    )
     try:
-        accumulate_gradients(trainer.model, batch, rows, Objective(), microbatch_size)
+        accumulate_gradients(trainer.model, batch, rows, objective, microbatch_size)
         findings.append(check_finite_gradients(trainer.model))
     finally:
         trainer.model.zero_grad(set_to_none=True)
+    # No more rows at once than a step takes.
+    split = rows[: microbatch_size + 1]
+    if len(split) > 2:
+        batch = {name: values[split] for name, values in batch.items()}
+        findings.append(check_accumulation(trainer.model, batch, objective))
     return Findings(tuple(findings))
-
-
-def log_probs_of(model: nn.Module, batch: Batch) -> Tensor:
-    """(B, T) log-probabilities of a batch's labels, a few rows at a time, in the model's mode."""
-    device = next(model.parameters()).device
-    chunks = zip(
-        *(batch[name].to(device).split(SCORED_AT_ONCE) for name in ("input_ids", "labels")),
-        strict=True,
-    )
-    return torch.cat([get_response_log_probs(model, *chunk)["log_probs"] for chunk in chunks])
-
-
-def response_log_prob(
-    model: nn.Module, prompt_ids: Sequence[int], response_ids: Sequence[int]
-) -> float:
-    """log π(response | prompt), token by token: the chain rule and nothing else."""
-    ids = torch.tensor([[*prompt_ids, *response_ids]], device=next(model.parameters()).device)
-    log_probs = log_softmax(model(ids).logits[0])
-    return sum(
-        log_probs[len(prompt_ids) + t - 1, token].item() for t, token in enumerate(response_ids)
-    )
-
-
-def rounding(model: nn.Module) -> float:
-    """√ε of the model's dtype: what two correct passes stay below, and no fault does."""
-    return math.sqrt(torch.finfo(next(model.parameters()).dtype).eps)

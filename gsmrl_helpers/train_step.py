@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from gsmrl_helpers.accumulation import Batch, Objective, accumulate_gradients
+from gsmrl_helpers.accumulation import (
+    Batch,
+    Objective,
+    accumulate_gradients,
+    check_objective,
+    rows_with_gradient,
+)
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.options import (
     AdvantageNormalizer,
@@ -22,7 +27,12 @@ from gsmrl_helpers.options import (
     require_positive_integer,
 )
 from gsmrl_helpers.rewards import RewardFn, compute_rollout_rewards
-from gsmrl_helpers.step_metrics import changed_share, rollout_metrics, sample_parameters
+from gsmrl_helpers.step_metrics import (
+    TokenMeans,
+    changed_share,
+    rollout_metrics,
+    sample_parameters,
+)
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 
 
@@ -98,9 +108,6 @@ def grpo_train_step(
         ValueError: an unknown option, a missing argument, lengths or shapes that do not fit.
         FloatingPointError: the gradient is not finite; the parameters are as they were.
     """
-    require_positive_integer("gradient_accumulation_steps", gradient_accumulation_steps)
-    if max_grad_norm is not None:
-        require_number("max_grad_norm", max_grad_norm, 0, above=True)
     objective = Objective(
         importance_reweighting_method,
         cliprange,
@@ -110,11 +117,11 @@ def grpo_train_step(
         kl_estimator,
         entropy_coef,
     )
-    objective.check(old_log_probs, ref_log_probs)
-
+    check_step_options(gradient_accumulation_steps, max_grad_norm)
+    check_objective(objective, old_log_probs, ref_log_probs)
     check_groups(repeated_prompts, repeated_ground_truths, group_size)
 
-    # 1. Rewards, and 2. advantages within each group.
+    # Rewards, and advantages within each group.
     rewards, format_rewards, answer_rewards = score_rollouts(
         reward_fn, rollout_responses, repeated_ground_truths, raw_rewards
     )
@@ -122,48 +129,39 @@ def grpo_train_step(
         rewards, group_size, baseline, advantage_eps, advantage_normalizer
     )
 
-    # 3. Tokens, and 4. the responses that can move the policy.
+    # Tokens, and what of the loss does not depend on the policy.
     batch = tokenize_prompt_and_output(
         repeated_prompts, rollout_responses, tokenizer, output_token_ids=rollout_token_ids
     )
     batch |= constants_of_loss(batch["response_mask"], advantages, old_log_probs, ref_log_probs)
-    lengths = batch["response_mask"].sum(dim=1)
-    num_tokens = int(lengths.sum())
-    if loss_normalization == "token":
-        objective = replace(objective, normalization_constant=max(num_tokens, 1))
-    has_signal = (advantages != 0) & (lengths > 0)
-    # A KL or entropy term has a gradient without any advantage, on every response with tokens.
-    kept = has_signal if kl_coef == entropy_coef == 0 else lengths > 0
 
-    # 5. Gradients, summed over microbatches.
+    # New log-probabilities, loss and gradient, microbatch by microbatch; then clip and step.
+    rows = rows_with_gradient(batch, objective)
+    microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
-    microbatch_size = math.ceil(len(lengths) / gradient_accumulation_steps)
     try:
-        loss, token_means = accumulate_gradients(
-            model, batch, kept.nonzero().flatten(), objective, microbatch_size
-        )
-        # 6. Clip, and 7. step.
+        loss, token_means = accumulate_gradients(model, batch, rows, objective, microbatch_size)
         grad_norm = clip_gradients(model, max_grad_norm)
         optimizer.step()
     finally:
         model.zero_grad(set_to_none=True)
 
-    # 8. What to log.
+    lengths = batch["response_mask"].sum(dim=1)
     return loss, {
         "loss": loss.item(),
         "grad_norm": grad_norm,
-        "no_signal": float(not has_signal.any()),
         **group_metadata,
-        "trained_row_share": kept.double().mean().item(),
-        "token_entropy": token_means["token_entropy"],
-        "token_entropy_token_share": token_means.num_tokens / num_tokens if num_tokens else None,
-        "mean_ratio": token_means["ratio"],
-        "kl_to_old": token_means["kl_to_old"],
-        "clip_fraction": token_means["is_clipped"],
-        "kl_to_ref": token_means["kl_to_ref"],
+        **training_metrics(batch, rows, token_means),
         **rollout_metrics(rewards, format_rewards, answer_rewards, lengths, group_size),
         "changed_parameter_share": changed_share(parameters_before, sample_parameters(model)),
     }
+
+
+def check_step_options(gradient_accumulation_steps: int, max_grad_norm: float | None) -> None:
+    """Refuse a number of microbatches or a gradient norm that is not positive."""
+    require_positive_integer("gradient_accumulation_steps", gradient_accumulation_steps)
+    if max_grad_norm is not None:
+        require_number("max_grad_norm", max_grad_norm, 0, above=True)
 
 
 def check_groups(
@@ -229,6 +227,25 @@ def constants_of_loss(
         # Rows are right-padded, so what a wider batch has beyond this one's width is padding.
         constants[name] = given.detach()[:, :width]
     return constants
+
+
+def training_metrics(
+    batch: Batch, rows: Tensor, token_means: TokenMeans
+) -> dict[str, float | None]:
+    """What went through the model, and the means over its tokens; keys as in `STEP_METRICS`."""
+    mask = batch["response_mask"]
+    has_signal = mask.any(dim=1) & (batch["advantages"] != 0)
+    num_tokens = int(mask.sum())
+    return {
+        "no_signal": float(not has_signal.any()),
+        "trained_row_share": len(rows) / len(mask),
+        "token_entropy": token_means["token_entropy"],
+        "token_entropy_token_share": token_means.num_tokens / num_tokens if num_tokens else None,
+        "mean_ratio": token_means["ratio"],
+        "kl_to_old": token_means["kl_to_old"],
+        "clip_fraction": token_means["is_clipped"],
+        "kl_to_ref": token_means["kl_to_ref"],
+    }
 
 
 def clip_gradients(model: torch.nn.Module, max_grad_norm: float | None) -> float:

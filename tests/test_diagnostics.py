@@ -13,19 +13,20 @@ from torch import nn
 from torch.nn import functional as F
 
 from gsmrl_helpers import get_response_log_probs, load_problems, tokenize_prompt_and_output
+from gsmrl_helpers.accumulation import Batch, Objective, microbatch_loss
 from gsmrl_helpers.diagnostics import (
-    Finding,
-    Findings,
+    check_accumulation,
     check_distinct_samples,
     check_finite_gradients,
     check_first_ratio,
     check_first_step,
     check_mask_alignment,
     check_no_dropout,
-    log_probs_of,
 )
+from gsmrl_helpers.findings import Finding, Findings
 from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.rollouts import Rollouts
+from gsmrl_helpers.scoring import log_probs_of
 from gsmrl_helpers.tokenization import encode
 from tests.tiny_trainer import make_trainer, tiny_config
 
@@ -205,13 +206,60 @@ def test_without_a_backward_pass_there_is_nothing_to_check() -> None:
     assert not finding.ok and "backward" in finding.to_do
 
 
+# --- accumulation ------------------------------------------------------------------------------
+
+
+def own_mean(
+    model: nn.Module, batch: Batch, rows: torch.Tensor, objective: Objective, size: int
+) -> None:
+    """Accumulates the mean of the microbatches' own means: the fault."""
+    model.zero_grad()
+    chunks = rows.split(size)
+    for chosen in chunks:
+        microbatch = {name: values[chosen] for name, values in batch.items()}
+        own = replace(objective, normalization_constant=float(microbatch["response_mask"].sum()))
+        (microbatch_loss(model, microbatch, own)[0] / len(chunks)).backward()
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(loss_normalization="constant", normalization_constant=99.0),
+        Objective(loss_normalization="token"),
+        Objective(entropy_coef=0.1),
+    ],
+)
+def test_accumulation_of_the_course_adds_up_and_means_of_means_do_not(
+    trainer: Trainer, batch: Batch, objective: Objective
+) -> None:
+    batch["advantages"] = torch.linspace(-1.0, 2.0, len(batch["labels"]))
+    assert check_accumulation(trainer.model.eval(), batch, objective).ok
+    finding = check_accumulation(trainer.model, batch, objective, own_mean)
+    assert not finding.ok and "whole batch" in finding.to_do
+    assert all(p.grad is None for p in trainer.model.parameters())
+
+
+def test_a_gradient_of_zero_or_nan_is_judged_as_well(trainer: Trainer, batch: Batch) -> None:
+    batch["advantages"] = torch.zeros(len(batch["labels"]))
+    assert check_accumulation(trainer.model, batch, Objective()).ok
+    batch["advantages"][0] = torch.nan
+    assert not check_accumulation(trainer.model, batch, Objective()).ok
+
+
+def test_two_rows_can_not_be_split_unequally(trainer: Trainer, batch: Batch) -> None:
+    two = {name: values[:2] for name, values in batch.items()}
+    with pytest.raises(ValueError, match="2 rows with tokens"):
+        check_accumulation(trainer.model, {**two, "advantages": torch.ones(2)}, Objective())
+
+
 # --- all on a trainer --------------------------------------------------------------------------
 
 
 def test_a_sound_trainer_passes_and_stays_as_it_was(trainer: Trainer, rollouts: Rollouts) -> None:
     before = copy.deepcopy(trainer.model.state_dict())
     findings = check_first_step(trainer, rollouts)
-    assert findings.ok and len(list(findings)) == 5
+    assert findings.ok and len(list(findings)) == 6
     assert all(torch.equal(before[k], v) for k, v in trainer.model.state_dict().items())
     assert all(p.grad is None for p in trainer.model.parameters())
     assert all(module.training for module in trainer.model.modules())
@@ -242,7 +290,7 @@ def test_weights_that_are_not_finite_are_caught(trainer: Trainer, rollouts: Roll
 
 def test_without_groups_there_is_no_question_of_distinct_draws(trainer: Trainer) -> None:
     alone = trainer.sample(load_problems(trainer.config, "train")[:4], 1, "train", 1)
-    assert len(list(check_first_step(trainer, alone))) == 4
+    assert len(list(check_first_step(trainer, alone))) == 5
 
 
 # --- how it is shown ---------------------------------------------------------------------------
