@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
-from sphinx_external_toc.parsing import parse_toc_yaml
 
+from gsmrl_helpers.claims_page import mark_claims
 from gsmrl_helpers.generated import fill_generated
 from gsmrl_helpers.notebooks import (
     cell_tags,
@@ -31,11 +31,11 @@ from gsmrl_helpers.notebooks import (
 from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
+from gsmrl_helpers.toc import toc_files
 
 RECORDED_DIR = BOOK_DIR / "runs"
 # this interpreter's own, whatever program of that name the PATH holds
 JUPYTER_BOOK = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-SUFFIXES = (".md", ".ipynb", ".rst")
 WARNING_LINE = re.compile(r"\bWARNING\b|\bERROR\b|Validation errors in config")
 NOT_COPIED = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__", "*.safetensors", "*.jsonl")
 RUN_TITLE = """# A run: {run}
@@ -63,22 +63,6 @@ def check_builder() -> None:
             f"jupyter-book {version} is installed, and only 1.x builds this book: "
             'pip install -e ".[dev]" -c constraints.txt'
         )
-
-
-def toc_files(source: Path) -> list[Path]:
-    """Return the source file of every page of `_toc.yml`, relative to `source`.
-
-    Raises:
-        BookError: a page of the table of contents has no file.
-    """
-    files = []
-    for name in parse_toc_yaml(source / "_toc.yml"):
-        candidates = [name] if name.endswith(SUFFIXES) else [name + suffix for suffix in SUFFIXES]
-        found = [Path(candidate) for candidate in candidates if (source / candidate).is_file()]
-        if len(found) != 1:
-            raise BookError(f"_toc.yml: the page {name} has {len(found)} files, not one")
-        files.append(found[0])
-    return files
 
 
 def copy_sources(source: Path, copy: Path) -> None:
@@ -141,6 +125,7 @@ def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = RO
     copy_sources(source, copy)
     if run is not None:
         overlay_run(run, copy)
+    mark_claims(copy)
     for page in toc_files(copy):
         if page.suffix == ".md":
             fill_generated(copy / page, copy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -13,14 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gsmrl_helpers.chapters import has_assert
 from gsmrl_helpers.notebooks import CLAIM_TAG, cell_tags, code_cells, read_notebook
-from gsmrl_helpers.paths import BOOK_DIR, ROOT
+from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.toc import chapters
 
-CLAIMS_FILE = BOOK_DIR / "claims.yml"
-SOURCES = {
-    "A": "the guide to CS336 assignment 5",
-    "L": "CS336 lecture 17",
-    "W": "week 17 on RLHF, GRPO and DPO",
-}
+CLAIMS_FILE = ROOT / "book" / "claims.yml"
 PATTERNS = {
     "id": (r"^[ALW]\d+[a-z]?$", "the source's letter and a number, as in A7 or W3b"),
     "source": (r"^[ALW] \S.*$", "A, L or W and where in it, as in `A 4.1, baseline_calcs (c)`"),
@@ -121,12 +117,6 @@ def is_asserted(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and "nbval-skip" not in cell_tags(cell) and has_assert(cell)
 
 
-def is_written(path: Path, toc: Iterable[Path], root: Path = ROOT) -> bool:
-    """Say whether a notebook is a chapter of the book that has code in it."""
-    in_toc = path.is_file() and path.relative_to(root) in set(toc)
-    return in_toc and bool(code_cells(read_notebook(path)))
-
-
 def claim_problems(
     notebook: NotebookNode, stem: str, claims: dict[str, Claim], written: bool
 ) -> Iterator[str]:
@@ -154,15 +144,18 @@ def claim_problems(
             yield f"{stem}: nothing has the {mark}: {claim.fact}"
 
 
-def iter_claim_problems(notebooks: Iterable[Path], toc: Iterable[Path]) -> Iterator[str]:
-    """Yield what is wrong with the claims of these notebooks; `toc` has the book's files."""
-    claims, toc = load_claims(), list(toc)
-    for path in notebooks:
-        if path.exists():
-            written = is_written(path, toc)
-            yield from claim_problems(read_notebook(path), path.stem, claims, written)
-    stems = {path.stem for path in notebooks}
-    numbers = {stem[:2]: stem for stem in stems}
-    for stem in sorted({claim.notebook for claim in claims.values()} - stems):
-        if stem[:2] in numbers:
-            yield f"claims.yml: no notebook is called {stem}; {numbers[stem[:2]]} has its number"
+def iter_claim_problems(source: Path = ROOT) -> Iterator[str]:
+    """Yield what is wrong with the claims of all notebooks: those that are tagged, or are missing.
+
+    A chapter may lack none of its claims once it is in the table of contents and has code.
+    """
+    claims, in_book = load_claims(source / "book" / "claims.yml"), chapters(source)
+    paths = sorted((source / "notebooks").glob("*.ipynb"))
+    for path in paths:
+        notebook = read_notebook(path)
+        written = path.stem in in_book and bool(code_cells(notebook))
+        yield from claim_problems(notebook, path.stem, claims, written)
+    stems = {path.stem[:2]: path.stem for path in paths}
+    for stem in dict.fromkeys(claim.notebook for claim in claims.values()):
+        if stems.get(stem[:2], stem) != stem:
+            yield f"claims.yml: no notebook is called {stem}; {stems[stem[:2]]} has its number"

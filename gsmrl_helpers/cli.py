@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gsmrl_helpers.paths import BUILD_DIR, ROOT, RUNS_DIR, relative_to_root
+from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
 from gsmrl_helpers.preflight_command import preflight_command
 
 app = typer.Typer(
@@ -203,7 +203,7 @@ def notebooks_check() -> None:
 
     paths = notebooks.find_notebooks()
     problems = [*notebooks.iter_problems(paths), *chapters.iter_chapter_problems(paths)]
-    problems += claims.iter_claim_problems(paths, book.toc_files(ROOT))
+    problems += claims.iter_claim_problems()
     for page in sorted(book.RECORDED_DIR.glob("*.ipynb")):
         problems += book.recorded_problems(page)
     report(problems, "notebooks")

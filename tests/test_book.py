@@ -14,6 +14,7 @@ import pytest
 from gsmrl_helpers import book
 from gsmrl_helpers.notebooks import execute, read_notebook, write_notebook
 from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.toc import TocError
 
 PAGES = ["book/welcome.md", "notebooks/01_small.ipynb"]
 CELLS = [
@@ -99,7 +100,7 @@ def test_a_warning_is_an_error_also_the_second_time_and_the_old_site_stays(sourc
 
 def test_a_page_of_the_toc_without_a_file_is_an_error(source, tmp_path):
     (source / PAGES[1]).unlink()
-    with pytest.raises(book.BookError, match=r"01_small.* has 0 files"):
+    with pytest.raises(TocError, match=r"01_small.* has 0 files"):
         book.build_book(tmp_path / "out", source=source)
 
 
