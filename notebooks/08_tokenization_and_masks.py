@@ -28,9 +28,9 @@
 # gradient then needs is $\log \pi_\theta(y_t \mid x, y_{<t})$ for each sampled token $y_t$: the
 # log-probability that the policy gives it after the prompt and the earlier tokens $y_{<t}$.
 #
-# A batch of texts must become tensors for that. It is a matter of a few lines, and of being off
-# by one. Nothing complains when the batch is: the loss is finite, the gradient flows, and the
-# policy learns from tokens that it never chose.
+# For that, a batch of texts must become tensors. A few lines do it, and it is easy to be off by one
+# in them. Nothing complains then: the loss is finite, the gradient flows, and the policy learns
+# from tokens that it never chose.
 
 # %%
 import random
@@ -124,11 +124,8 @@ pd.DataFrame.from_dict(by_hand, orient="index")
 # of the response, and the mask is 1: the first thing the policy decides is decided there.
 
 # %% tags=["check"]
-assert (vocabulary[inputs[3]], vocabulary[labels[3]], mask[3]) == (
-    "=",
-    "so",
-    True,
-)
+assert vocabulary[inputs[3]] == "=" and vocabulary[labels[3]] == "so"
+assert mask == [False, False, False, True, True, True, True]
 assert sum(mask) == len(response_ids) == 4
 
 # %% [markdown]
@@ -176,7 +173,11 @@ def tokenize_prompt_and_output(
     *,
     output_token_ids: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Three (B, T - 1) tensors: `input_ids`, `labels`, `response_mask`."""
+    """`input_ids`, `labels`, `response_mask`, (B, T - 1) each.
+
+    Rows are prompt + output, encoded apart and padded on the right to the
+    longest, T. The mask is True where the label is a token of the output.
+    """
     prompts = [encode(tokenizer, text) for text in prompt_strs]
     if output_token_ids is None:
         outputs = [encode(tokenizer, text) for text in output_strs]
@@ -233,42 +234,46 @@ def kinds_of_labels(response_mask: Tensor) -> list[str]:
     return kinds + ["padding"] * n_padding
 
 
-def html_line(title: str, texts: list[str], kinds: list[str]) -> str:
+def html_line(title: str, cells: list[str], kinds: list[str]) -> str:
     """One line of an HTML table, each cell in the style of its kind."""
-    cells = "".join(
-        f'<td style="{STYLES[kind]}; color: #000; text-align: center">'
-        f"{escape(text)}</td>"
-        for text, kind in zip(texts, kinds, strict=True)
+    style = "color: #000; text-align: center; padding: 0 .6em"
+    painted = "".join(
+        f'<td style="{style}; {STYLES[kind]}">{cell}</td>'
+        for cell, kind in zip(cells, kinds, strict=True)
     )
-    return f"<tr><th>{title}</th>{cells}</tr>"
+    return f'<tr><th style="white-space: nowrap">{title}</th>{painted}</tr>'
 
 
-def with_ids(ids: Tensor) -> list[str]:
-    """Each token's string and its id."""
-    return [f"{vocabulary[i]} · {i}" for i in ids.tolist()]
-
-
-# %% tags=["hide-input"]
-def batch_table(batch: dict[str, Tensor], **masks: Tensor) -> HTML:
-    """Inputs, labels and masks of each row, one below the other."""
-    lines = []
-    for index, shifted in enumerate(batch["response_mask"]):
-        kinds = kinds_of_labels(shifted)
-        kinds_of_inputs = ["prompt", *kinds[:-1]]
-        ids, labels = (batch[name][index] for name in ("input_ids", "labels"))
-        title = f"row {index} &nbsp; input"
-        lines.append(html_line(title, with_ids(ids), kinds_of_inputs))
-        lines.append(html_line("label", with_ids(labels), kinds))
+def batch_table(
+    batch: dict[str, Tensor], rows: Sequence[int], **masks: Tensor
+) -> HTML:
+    """Inputs, labels and masks of these rows, one below the other."""
+    width = batch["labels"].shape[1]
+    centred = '<th style="text-align: center">'
+    positions = "".join(f"{centred}{t}</th>" for t in range(width))
+    lines = [f"<tr><th>position</th>{positions}</tr>"]
+    for index in rows:
+        kinds = kinds_of_labels(batch["response_mask"][index])
+        for name in ("input_ids", "labels"):
+            cells = [
+                f"{escape(vocabulary[i])}<sub>{i}</sub>"
+                for i in batch[name][index].tolist()
+            ]
+            is_input = name == "input_ids"
+            title = f"{index}: input" if is_input else "label"
+            shown = ["prompt", *kinds[:-1]] if is_input else kinds
+            lines.append(html_line(title, cells, shown))
         for name, mask in masks.items():
             ones = [str(int(m)) for m in mask[index]]
             lines.append(html_line(name.replace("_", " "), ones, kinds))
+        lines.append('<tr style="height: .5em"></tr>')
     return HTML(f"<table>{''.join(lines)}</table>")
 
 
-batch_table(batch, mask=batch["response_mask"])
+batch_table(batch, range(8), mask=batch["response_mask"])
 
 # %% [markdown]
-# *Token and id at each of the nine positions. Blue, thin: prompt. Orange, bold, underlined:
+# *Rows 0 to 7, each token with its id below it. Blue, thin: prompt. Orange, bold, underlined:
 # response. White, dashed, italic: padding. Each label stands one place to the left of the same
 # token as an input, and the mask is 1 below the orange labels, nowhere else. In row 0 the sampled
 # `<eos>` is orange; the padding beside it has the same id and is white.*
@@ -344,18 +349,18 @@ assert not right[1, 6] and abs(after_the_stop - 0.5) < 1e-9
 nothing = torch.zeros(8, 1, dtype=torch.bool)
 not_shifted = torch.cat([nothing, right[:, :-1]], dim=1)
 shifted_twice = torch.cat([right[:, 1:], nothing], dim=1)
-two_rows = {name: tensor[[0, 6]] for name, tensor in batch.items()}
 batch_table(
-    two_rows,
-    right=right[[0, 6]],
-    not_shifted=not_shifted[[0, 6]],
-    shifted_twice=shifted_twice[[0, 6]],
+    batch,
+    [0, 6],
+    right=right,
+    not_shifted=not_shifted,
+    shifted_twice=shifted_twice,
 )
 
 # %% [markdown]
-# *The rows "2 + 2 =" and "1 + 1 + 3 =" with their longest responses. Read the masks column by
-# column: the unshifted one misses the first orange label and takes in the white one after the
-# last, unless the row ends there. The twice shifted one takes in `=` and misses the last.*
+# *The longest response to each prompt. Read the masks column by column: the unshifted one misses
+# the first orange label and takes in the white one after the last, unless the row ends there. The
+# twice shifted one takes in `=` and misses the last.*
 
 
 # %%
@@ -413,7 +418,7 @@ merging = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>")
 merging.convert_ids_to_tokens(merging.encode("12+2= 4"))
 
 # %% [markdown]
-# Let the prompt be `2+2=` and a space, and let the policy answer `4.`
+# The prompt shall end in a space, `"2+2= "`, and the policy answers `"4."`.
 
 # %%
 prompt, response = "2+2= ", "4."
@@ -425,9 +430,9 @@ for name, ids in {"apart": apart, "together": together}.items():
 # %% [markdown]
 # Encoded together, the space and the `4` are one token, and the border between prompt and response
 # runs through it. Five tokens of prompt, counted from the left, would leave only the full stop
-# for the response, and the answer would never be trained. Moving the border to four does not help
-# either: the policy never chose the token ` 4` after `=`. It had a space before it and chose `4`.
-# What is trained must be what was sampled, so the two are encoded apart.
+# for the response, and the answer would never be trained. To count four does not help either: the
+# policy did not choose space-and-4 after `=`. It had a space before it and chose `4`. What is
+# trained must be what was sampled, so the two are encoded apart.
 
 # %% tags=["check"]
 n_prompt = len(encode(merging, prompt))
@@ -445,8 +450,8 @@ print(merging.convert_ids_to_tokens(by_default))
 # %% [markdown]
 # The policy saw no `<bos>` there when it sampled, and every log-probability after it is that of
 # another context. The function adds none, neither in front nor between, and appends no `<eos>` that
-# was not sampled. If a model wants a `<bos>` in front, it belongs into the prompt's text, where
-# sampler and trainer both see it.
+# was not sampled. A model that wants a `<bos>` in front gets it in the prompt's text, which sampler
+# and trainer both encode.
 
 # %% tags=["check", "claim:A14"]
 joined = tokenize_prompt_and_output([prompt], [response], merging)
@@ -472,9 +477,9 @@ assert (right & ~by_id).sum() == 1
 assert batch["labels"][right & ~by_id].tolist() == [token_id["<eos>"]]
 
 # %% [markdown]
-# One token of twenty, but the one by which a policy learns when to stop. Masks by id are common:
-# here is the collator for language modelling of the `transformers` library, with the same row. It
-# marks labels to be ignored with −100, and shifts later, inside the model.
+# One token of twenty, but the one by which a policy learns when to stop. The collator for language
+# modelling of the `transformers` library masks by id. Here it gets the first row; it marks labels
+# to be ignored with −100, and the shift comes later, inside the model.
 
 # %%
 tokenizer.pad_token = tokenizer.eos_token
@@ -568,8 +573,8 @@ changes.round(3)
 # less.*
 #
 # On the right, nothing changes. On the left, without an attention mask, the log-probabilities are
-# those of a text that begins with twelve padding tokens, and a ratio $e^{0.027}$ between sampler
-# and trainer would look as if the policy had moved. With the mask they are right again.
+# those of a text that begins with twelve padding tokens. A ratio of $e^{0.027} = 1.03$ between
+# trainer and sampler would look as if the policy had moved. With the mask they are right again.
 
 # %% tags=["check"]
 assert changes.loc["right"].max() < 1e-5
@@ -583,8 +588,8 @@ assert changes.loc["left"].round(3).tolist() == [1.947, 0.027]
 #
 # ## The ids that were sampled
 #
-# An engine hands back a text and the ids it was decoded from. The text is graded. If the text were
-# trained on as well, it had to be encoded again, and three things can go wrong.
+# An engine hands back a text and the ids it was decoded from. The text is graded. To train on the
+# text as well, one would have to encode it again, and then three things go wrong.
 #
 # **The sampled `<eos>` is gone.** It does not show in a text.
 
@@ -598,8 +603,8 @@ differ = [
 print(f"{sum(ended)} of {len(sampled)} end with <eos>, {sum(differ)} differ")
 
 # %% [markdown]
-# They end without closing the answer tag, so the format earns them nothing. The action that ended
-# them, `<eos>`, would be the one that is not trained.
+# They ended before an answer tag was closed, and their reward is 0. The action that ended them,
+# `<eos>`, would be the one that is not trained.
 
 # %% tags=["check"]
 assert differ == ended and sum(ended) == 12
@@ -608,11 +613,11 @@ for completion, again, eos in zip(completions, reencoded, ended, strict=True):
     assert again == (ids[:-1] if eos else ids)
     gold = problems[completion.prompt_index].gold
     graded = template.reward_fn(completion.text, gold)
-    assert not (eos and graded["format_reward"])
+    assert not (eos and graded["reward"])
 
 # %% [markdown]
-# **Some ids are no text.** A token may be part of a character. At temperature 1 this policy never
-# samples half of one here; at temperature 2, which nobody trains at, it does.
+# **Some ids are no text.** A token may be part of a character, and decoding then writes "�". At
+# temperature 1 it did not happen in these 32 responses. At temperature 2 it does.
 
 # %%
 hot = engine.generate_completions(
@@ -627,9 +632,9 @@ for completion in broken:
     assert encode(pocket_tokenizer, completion.text) != completion.token_ids
 
 # %% [markdown]
-# **Other ids, same text.** ` That` is one token, and could as well be sampled as two. For the
-# grader that is the same answer. For the policy they are different actions; here are their
-# log-probabilities.
+# **Other ids, same text.** A space and `That` are one token, and could as well be sampled as two.
+# For the grader that is the same text. For the policy they are different actions; here are their
+# log-probabilities ("Ġ" stands for the space).
 
 # %%
 one = encode(pocket_tokenizer, " That")
@@ -640,8 +645,8 @@ for ids in (one, two):
     print(pocket_tokenizer.convert_ids_to_tokens(ids), round(score, 1))
 
 # %% [markdown]
-# A gradient for an answer that was sampled as the second and encoded as the first is the gradient
-# of something that did not happen. `output_token_ids` therefore takes the sampled ids as they are.
+# If the second was sampled and the first is trained on, the gradient is that of something that did
+# not happen. `output_token_ids` therefore takes the sampled ids as they are.
 
 # %% tags=["check"]
 assert len(one) == 1 and len(two) == 2
