@@ -109,8 +109,8 @@ def reweighted_loss(
         case "grpo":
             loss, is_clipped = clipped_loss(advantages, ratio, cliprange)
         case "gspo":
-            ratio_of_response = sequence_ratio(log_probs, old_log_probs, mask)
-            loss, is_clipped = clipped_loss(advantages, ratio_of_response, cliprange)
+            ratios = sequence_ratio(log_probs, old_log_probs, mask)
+            loss, is_clipped = clipped_loss(advantages, ratios, cliprange)
         case "cispo":
             loss, is_clipped = cispo_loss(advantages, log_probs, ratio, cliprange)
     return loss, {"ratio": ratio.detach(), "is_clipped": is_clipped & mask}
@@ -122,8 +122,8 @@ def clipped_loss(advantages: Tensor, ratio: Tensor, cliprange: float) -> tuple[T
     Clipped is where the constant branch is the smaller: the gradient is 0 there.
     """
     objective = advantages * ratio
-    clipped_objective = advantages * ratio.clamp(1 - cliprange, 1 + cliprange)
-    return -torch.minimum(objective, clipped_objective), clipped_objective < objective
+    clipped = advantages * ratio.clamp(1 - cliprange, 1 + cliprange)
+    return -torch.minimum(objective, clipped), clipped < objective
 
 
 def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
@@ -133,9 +133,9 @@ def sequence_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Te
     the stop gradient spares the other tokens. Log-probabilities are 0 at masked positions.
     """
     lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
-    mean_log_ratio = (log_probs - old_log_probs).sum(dim=1, keepdim=True) / lengths
+    log_ratio = (log_probs - old_log_probs).sum(dim=1, keepdim=True)
     own_gradient = (log_probs - log_probs.detach()).exp()  # value 1, gradient ∇log π
-    return bounded_exp(mean_log_ratio).detach() * own_gradient
+    return bounded_exp(log_ratio / lengths).detach() * own_gradient
 
 
 def cispo_loss(
@@ -184,10 +184,11 @@ def aggregate_loss_across_microbatch(
     check_shapes(per_token_policy_gradient_loss, mask=mask)
     mask = mask.bool()
     # Not a product with the mask: inf · 0 is NaN.
-    loss_sums = per_token_policy_gradient_loss.masked_fill(~mask, 0.0).sum(dim=1)
+    losses = per_token_policy_gradient_loss.masked_fill(~mask, 0.0)
     if loss_normalization == "sequence":
-        return (loss_sums / mask.sum(dim=1).clamp(min=1)).mean()
-    return loss_sums.sum() / normalization_constant
+        lengths = mask.sum(dim=1).clamp(min=1)
+        return (losses.sum(dim=1) / lengths).mean()
+    return losses.sum() / normalization_constant
 
 
 def kl_estimate(log_probs: Tensor, ref_log_probs: Tensor, kind: KLEstimator = "k3") -> Tensor:
