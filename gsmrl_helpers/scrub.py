@@ -21,7 +21,10 @@ KEPT_CELL_METADATA = ("tags",)
 MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|tmp|work|Users|mnt|opt|var)/\S*|[A-Z]:\\Users"
 )
+ADDRESS = re.compile(r"<[\w.]+ [^<>]*at 0x[0-9a-f]{6,}>")  # of an object that was shown by accident
 PROGRESS_BAR = re.compile(r"\d+%\|[^|\n]*\||[━╸╺]{5,}\s+\d+%")  # tqdm's, rich's
+
+LITTER = {"machine path": MACHINE_PATH, "progress bar": PROGRESS_BAR, "memory address": ADDRESS}
 
 
 def scrub(notebook: NotebookNode) -> NotebookNode:
@@ -68,11 +71,11 @@ def _without_root(text: str) -> str:
 
 
 def litter_problems(notebook: NotebookNode, name: str) -> list[str]:
-    """Return what a stored notebook must not hold: machine paths, progress bars, run times."""
+    """Return what a stored notebook must not hold: paths, bars, addresses, run times."""
     problems = []
     for index, cell in enumerate(notebook.cells):
         for text in _texts(cell):
-            for what, pattern in (("machine path", MACHINE_PATH), ("progress bar", PROGRESS_BAR)):
+            for what, pattern in LITTER.items():
                 if match := pattern.search(text):
                     problems.append(f"{name}: cell {index} holds a {what}: {match[0][:60]!r}")
         if {"papermill", "execution", "ExecuteTime"} & set(cell.metadata):

@@ -210,6 +210,7 @@ for name, baseline in {
 right.set(xlabel="p, share right", ylabel="variance of one sample")
 right.set_title("Four baselines")
 right.legend()
+plt.show()
 # %% [markdown]
 # *Left: hatched is where a baseline hurts, below $b = 0$ and above $b = 2(1-p)$. The dashed line,
 # the mean reward, enters that region at $p = 2/3$. Right: the same along four lines. Without a
@@ -224,18 +225,16 @@ assert sp.solve(sp.diff(no_baseline, p), p) == [sp.Rational(1, 4), 1]
 # %% [markdown]
 # ## Rare rewards
 #
-# How many samples does it take until the gradient stands out of its noise? The ratio of mean to
-# standard deviation for $n$ samples without a baseline is
+# How many samples does it take until the gradient stands out of its noise? The squared ratio of
+# mean to standard deviation, for $n$ samples without a baseline, is
 
 # %%
 n = sp.symbols("n", positive=True)
-signal_to_noise = sp.sqrt(
-    sp.factor(n * (p * (1 - p)) ** 2 / variance(sp.Integer(0)))
-)
-show(r"\text{mean} / \text{std}", signal_to_noise)
+squared = sp.factor(n * (p * (1 - p)) ** 2 / variance(sp.Integer(0)))
+show(r"(\text{mean} / \text{std})^2", squared)
 
 # %% [markdown]
-# that is $\sqrt{np/(1-p)}$. A policy that is right once in a hundred needs about a hundred samples
+# A policy that is right once in a hundred needs about a hundred samples
 # for a ratio of 1. Rewards of right and wrong are *sparse*: most groups of answers to a hard
 # problem hold no right one, and say nothing at all. A reward model, trained on people's
 # preferences, gives every answer a grade, so that no two need be equal. Take ten equally likely
@@ -256,7 +255,7 @@ print(f"right or wrong: {equal_share(sparse, 8):.1%}")
 print(f"graded:         {equal_share(dense, 8):.5%}")
 
 # %% tags=["check"]
-assert abs(float(signal_to_noise.subs({p: 0.01, n: 99})) - 1) < 1e-12
+assert abs(float(squared.subs({p: 0.01, n: 99})) - 1) < 1e-12
 assert abs(equal_share(sparse, 8) - 0.9**8) < 1e-7
 assert equal_share(dense, 8) < 1e-6
 
