@@ -481,7 +481,7 @@ def weight(p: float, normalizer: str, G: int = 16) -> float:
 
 for share in (0.5, 0.9):
     undivided, divided = weight(share, "none"), weight(share, "std")
-    print(f"p = {share}: {undivided:.3f} undivided, {divided:.3f} divided")
+    print(f"p = {share}: {undivided:.2f} undivided, {divided:.2f} divided")
 
 # %% tags=["check", "claim:A31"]
 expected = {0.5: 1.873, 0.9: 2.757}
