@@ -589,7 +589,7 @@ assert changes.loc["left"].round(3).tolist() == [1.947, 0.027]
 # ## The ids that were sampled
 #
 # An engine hands back a text and the ids it was decoded from. The text is graded. To train on the
-# text as well, one would have to encode it again, and then three things go wrong.
+# text as well, one would have to encode it again, and then three things can go wrong.
 #
 # **The sampled `<eos>` is gone.** It does not show in a text.
 
@@ -645,8 +645,9 @@ for ids in (one, two):
     print(pocket_tokenizer.convert_ids_to_tokens(ids), round(score, 1))
 
 # %% [markdown]
-# If the second was sampled and the first is trained on, the gradient is that of something that did
-# not happen. `output_token_ids` therefore takes the sampled ids as they are.
+# A policy as sure as this one hardly ever samples the second, and none of the 32 responses holds
+# such a split. Where it is sampled and the first is trained on, the gradient is that of something
+# that did not happen. `output_token_ids` therefore takes the sampled ids as they are.
 
 # %% tags=["check"]
 assert len(one) == 1 and len(two) == 2
