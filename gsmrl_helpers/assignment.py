@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
+import nbformat
 import yaml
 from nbformat import NotebookNode
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gsmrl_helpers.chapters import PLAIN, definitions, python_source
-from gsmrl_helpers.notebooks import cell_tags, code_cells, read_notebook
+from gsmrl_helpers.notebooks import cell_tags, code_cells, read_notebook, write_notebook
 from gsmrl_helpers.paths import BOOK_DIR, ROOT
+from gsmrl_helpers.toc import chapters, toc_files
 
 MAP = BOOK_DIR / "assignment.yml"
 SECTIONS = {
@@ -27,6 +29,11 @@ SECTIONS = {
     "6": "Off-policy",
     "7": "An estimator of your own",
 }
+
+
+MAP_PAGE = Path("book") / "assignment_map.md"
+HEAD = "| Problem | Points | B200 hours | Where |\n|---|--:|--:|---|"
+TOTALS_HEAD = "| Section | Points | B200 hours | In the book | Pending |\n|---|--:|--:|--:|--:|"
 
 
 class AssignmentError(ValueError):
@@ -47,6 +54,11 @@ class AssignmentProblem(BaseModel):
     # a definition that is shown, a claim's id, an exercise's label, or a heading's text
     cell: Annotated[str, Field(pattern="^(function|claim|exercise|heading) .+$")] | None = None
 
+    @property
+    def label(self) -> str:
+        """The target of links to the cell."""
+        return "assignment-" + re.sub("[^a-z0-9]+", "-", self.problem).strip("-")
+
 
 def read_map(path: Path = MAP) -> list[AssignmentProblem]:
     """Read the assignment map.
@@ -66,11 +78,10 @@ def read_map(path: Path = MAP) -> list[AssignmentProblem]:
     return rows
 
 
-def written_notebook(row: AssignmentProblem, root: Path = ROOT) -> NotebookNode | None:
-    """Return the row's notebook, or None while it is not written (it has no code cell yet)."""
-    path = root / "notebooks" / f"{row.notebook}.ipynb"
-    notebook = read_notebook(path) if path.is_file() else None
-    return notebook if notebook is not None and code_cells(notebook) else None
+def written_notebooks(source: Path = ROOT) -> dict[str, NotebookNode]:
+    """The chapters of the book's table of contents that have code in them, by name."""
+    notebooks = {stem: read_notebook(path) for stem, path in chapters(source).items()}
+    return {stem: notebook for stem, notebook in notebooks.items() if code_cells(notebook)}
 
 
 def find_cell(notebook: NotebookNode, place: str) -> int | None:
@@ -98,13 +109,16 @@ def shown_definitions(cell: NotebookNode) -> list[str]:
     return [definition.name.removeprefix(PLAIN) for definition in found]
 
 
-def map_problems(rows: Iterable[AssignmentProblem], root: Path = ROOT) -> Iterator[str]:
-    """Yield the rows of written notebooks that lead to no cell."""
+def map_problems(
+    rows: Iterable[AssignmentProblem], notebooks: Mapping[str, NotebookNode]
+) -> Iterator[str]:
+    """Yield the rows that lead to no cell although their notebook is written."""
     for row in rows:
-        notebook = written_notebook(row, root)
-        if notebook is not None and row.cell is None:
+        if row.notebook not in notebooks:
+            continue
+        if row.cell is None:
             yield f"{row.problem}: {row.notebook} is written, so the map must name its cell"
-        elif notebook is not None and find_cell(notebook, row.cell) is None:
+        elif find_cell(notebooks[row.notebook], row.cell) is None:
             yield f"{row.problem}: {row.notebook} has no cell `{row.cell}`"
 
 
@@ -113,9 +127,97 @@ def points_by_name(notebook_stem: str, rows: Iterable[AssignmentProblem]) -> dic
 
     Several problems may ask for parts of one function: its check then carries their sum.
     """
-    points: dict[str, float] = defaultdict(float)
+    worth: dict[str, float] = defaultdict(float)
     for row in rows:
         kind, _, name = (row.cell or "").partition(" ")
         if row.notebook == notebook_stem and kind in ("function", "exercise"):
-            points[name] += row.points
-    return dict(points)
+            worth[name] += row.points
+    return dict(worth)
+
+
+# --- the page, in the build copy only -----------------------------------------------------------
+
+
+def found_cells(copy: Path) -> dict[AssignmentProblem, int]:
+    """Return the rows whose cell is there, with its index, in the map's order."""
+    notebooks, found = written_notebooks(copy), {}
+    for row in read_map(copy / "book" / MAP.name):
+        if row.notebook in notebooks and row.cell is not None:
+            index = find_cell(notebooks[row.notebook], row.cell)
+            if index is not None:
+                found[row] = index
+    return found
+
+
+def mark_assignment(copy: Path) -> None:
+    """Put a target, and a mark that links to the map, before each cell that the map names.
+
+    A book without the page of the map gets no marks: they would lead nowhere.
+    """
+    if MAP_PAGE not in toc_files(copy):
+        return
+    found, files = found_cells(copy), chapters(copy)
+    for stem in {row.notebook for row in found}:
+        cells = defaultdict(list)
+        for row, index in found.items():
+            if row.notebook == stem:
+                cells[index].append(row)
+        notebook = read_notebook(files[stem])
+        for index in sorted(cells, reverse=True):  # from the last: the others keep their places
+            mark = nbformat.v4.new_markdown_cell(assignment_mark(cells[index]))
+            notebook.cells.insert(index, mark)
+        write_notebook(notebook, files[stem])
+
+
+def assignment_mark(rows: list[AssignmentProblem]) -> str:
+    """Return the Markdown of the mark before a cell: a target and a link for each problem."""
+    targets = "\n".join(f"({row.label})=" for row in rows)
+    links = " ".join(f"[{row.problem}, {points(row.points)}](#about-{row.label})" for row in rows)
+    return f"{targets}\n:::{{div}} claim-mark\n{links}\n:::"
+
+
+def assignment_markdown(copy: Path) -> str:
+    """Return the page's generated part: totals, and a table for each section."""
+    rows, found = read_map(copy / "book" / MAP.name), found_cells(copy)
+    sections = {
+        f"{number} {title}": [row for row in rows if row.section == number]
+        for number, title in SECTIONS.items()
+    }
+    parts = [
+        f"{len(found)} of the {len(rows)} problems are in the book; {len(rows) - len(found)} are "
+        f"pending: their chapter is not written.\n\n{TOTALS_HEAD}"
+    ]
+    parts += [totals_row(title, here, found) for title, here in sections.items()]
+    parts.append(totals_row("**All**", rows, found))
+    for title, here in sections.items():
+        parts.append(f"\n## {title}: {points(sum(row.points for row in here))}\n\n{HEAD}")
+        parts += [table_row(row, row in found) for row in here]
+    return "\n".join(parts)
+
+
+def totals_row(
+    title: str, rows: list[AssignmentProblem], found: Collection[AssignmentProblem]
+) -> str:
+    """Return a row of sums: points, hours, problems in the book, problems pending."""
+    worth, hours = (sum(getattr(r, name) or 0 for r in rows) for name in ("points", "b200_hours"))
+    written = sum(row in found for row in rows)
+    counts = f"{written} | {len(rows) - written}"
+    return f"| {title} | {worth:g} | {blank_or(hours)} | {counts} |"
+
+
+def table_row(row: AssignmentProblem, is_found: bool) -> str:
+    """Return a problem's row, with a target of its own and a link to its cell if there is one."""
+    name = f"[`{row.problem}`]{{#about-{row.label}}}"
+    chapter = f"chapter {row.notebook[:2]}"
+    where = f"[{chapter}](#{row.label})" if is_found else f"{chapter}, pending"
+    return f"| {row.title} <br> {name} | {row.points:g} | {blank_or(row.b200_hours)} | {where} |"
+
+
+def points(number: float) -> str:
+    """Return `1 point` or `2.5 points`."""
+    return f"{number:g} point" + ("" if number == 1 else "s")
+
+
+def blank_or(number: float | None) -> str:
+    """Return a number as text, nothing for none or 0."""
+    return f"{number:g}" if number else ""

@@ -13,7 +13,10 @@ from pathlib import Path
 
 # name of the part -> module:function. The function gets the build copy's folder, in which
 # notebooks/ and book/ lie as in the repository, and returns Markdown.
-GENERATORS: dict[str, str] = {"claims": "gsmrl_helpers.claims_page:claims_markdown"}
+GENERATORS: dict[str, str] = {
+    "assignment": "gsmrl_helpers.assignment:assignment_markdown",
+    "claims": "gsmrl_helpers.claims_page:claims_markdown",
+}
 MARKER = re.compile(r"^% generated: *(\S+) *$", re.MULTILINE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from markdown_it import MarkdownIt
@@ -32,22 +33,40 @@ def plain_markdown(text: str) -> str:
     """Rewrite MyST Markdown into what Jupyter shows without extensions.
 
     An exercise becomes a heading, an admonition a quote, a dropdown a folded `<details>`; links
-    that lead somewhere in the book only become words.
+    that lead somewhere in the book only become words. In an exercise only dropdowns called Hint
+    stay: the others are answers.
 
     Raises:
         PlainMarkdownError: a directive that has no plain form here, a page or source not found.
     """
     lines, parts, done = text.splitlines(), [], 0
-    for token in READER.parse(text):
-        if token.type in ("fence", "colon_fence") and token.level == 0:
-            start, end = token.map
-            parts.append(plain_prose("\n".join(lines[done:start])))
-            found = DIRECTIVE.fullmatch(token.info.strip())
-            fence = "\n".join(lines[start:end])
-            parts.append(plain_directive(*found.groups(), token.content) if found else fence)
-            done = end
+    for start, end, name, argument, content in directives(text):
+        parts.append(plain_prose("\n".join(lines[done:start])))
+        fence = "\n".join(lines[start:end])
+        parts.append(plain_directive(name, argument, content) if name else fence)
+        done = end
     parts.append(plain_prose("\n".join(lines[done:])))
     return "\n".join(part for part in parts if part)
+
+
+def directives(text: str) -> Iterator[tuple[int, int, str, str, str]]:
+    """Yield the fences of a text: first and last line (excluded), name, argument, content.
+
+    A fence that is no directive, such as a block of code, has the name "".
+    """
+    for token in READER.parse(text):
+        if token.type in ("fence", "colon_fence") and token.level == 0:
+            found = DIRECTIVE.fullmatch(token.info.strip())
+            yield *token.map, *(found.groups() if found else ("", "")), token.content
+
+
+def without_answers(text: str) -> str:
+    """Leave out an exercise's dropdowns that are not called Hint."""
+    lines = text.splitlines()
+    for start, end, name, argument, _ in reversed(list(directives(text))):
+        if name == "dropdown" and not argument.startswith("Hint"):
+            del lines[start:end]
+    return "\n".join(lines).strip("\n")
 
 
 def plain_prose(text: str) -> str:
@@ -65,6 +84,8 @@ def plain_directive(name: str, argument: str, content: str) -> str:
         return f"$$\n{body}\n$$"
     if name in ("code-block", "code"):
         return f"```{argument}\n{body}\n```"
+    if name == "exercise":
+        body = without_answers(body)
     title, body = plain_prose(argument), plain_markdown(body)
     if name == "exercise":
         return f"### Exercise: {title} (`{options.get('label', 'no label')}`)\n\n{body}"

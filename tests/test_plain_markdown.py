@@ -39,6 +39,15 @@ def test_an_exercise_becomes_a_heading_and_its_hint_a_fold():
     ]
 
 
+def test_only_hints_stay_in_an_exercise():
+    answer = ":::{dropdown} Worked answer\nIt is 4.\n:::\n"
+    with_answer = EXERCISE.replace(":::{dropdown} Hint", f"{answer}\n:::{{dropdown}} Hint")
+    assert with_answer != EXERCISE
+    plain = plain_markdown(with_answer)
+    assert "It is 4" not in plain and "Use the data." in plain
+    assert "Worked answer" in plain_markdown(answer)  # outside of an exercise it is no answer
+
+
 def test_admonitions_are_quotes_whole_with_their_blank_lines():
     text = "```{admonition} In *this* chapter\n:class: tip\n**You** can.\n\nMore.\n```"
     assert plain_markdown(text) == "> **In *this* chapter**\n>\n> **You** can.\n>\n> More."
