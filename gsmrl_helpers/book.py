@@ -17,6 +17,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 
+from gsmrl_helpers.assignment import mark_assignment
 from gsmrl_helpers.claims_page import mark_claims
 from gsmrl_helpers.generated import fill_generated
 from gsmrl_helpers.notebooks import (
@@ -126,6 +127,7 @@ def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = RO
     if run is not None:
         overlay_run(run, copy)
     mark_claims(copy)
+    mark_assignment(copy)
     for page in toc_files(copy):
         if page.suffix == ".md":
             fill_generated(copy / page, copy)
