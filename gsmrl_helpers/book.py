@@ -150,15 +150,31 @@ def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = RO
 
 
 def site_problems(source: Path, html: Path) -> list[str]:
-    """Return the pages of the toc that the site lacks, and the outputs that a page hides."""
-    problems = []
+    """Return pages of the toc that the site lacks, outputs that a page hides, and broken links."""
+    problems, pages = [], []
     for file in toc_files(source):
         page = html / file.with_suffix(".html")
         if not page.is_file():
             problems.append(f"{file.as_posix()} has no page in the site")
-        elif file.suffix == ".ipynb":
+            continue
+        pages.append(page)
+        if file.suffix == ".ipynb":
             problems += shown_problems(read_notebook(source / file), page)
-    return problems
+    return problems + link_problems(pages)
+
+
+def link_problems(pages: list[Path]) -> list[str]:
+    """Return the links from these pages to a place that another of them, or the same, lacks."""
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    places = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in texts.items()}
+    return [
+        f"{page.name}: the link to {href}#{place} leads nowhere"
+        for page, text in texts.items()
+        for href, place in re.findall(
+            r'<a class="reference internal" href="([^"#]*)#([^"]+)"', text
+        )
+        if place not in places.get((page.parent / href).resolve() if href else page, {place})
+    ]
 
 
 def shown_problems(notebook: NotebookNode, page: Path) -> list[str]:

@@ -6,6 +6,7 @@ Links go both ways: from a claim's row to the target before its cell, and from t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from itertools import groupby
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from nbformat import NotebookNode
 
 from gsmrl_helpers.claims import Claim, claim_cell, load_claims
 from gsmrl_helpers.notebooks import read_notebook, write_notebook
-from gsmrl_helpers.plain_markdown import notebook_title
 from gsmrl_helpers.toc import chapters, toc_files
 
 MARK = """{targets}
@@ -90,20 +90,17 @@ def claims_markdown(copy: Path) -> str:
     for part, of_part in groupby(claims.values(), key=lambda claim: claim.part):
         parts.append(f"\n## {part}")
         for stem, of_chapter in groupby(of_part, key=lambda claim: claim.notebook):
-            parts.append(chapter_markdown(copy, stem, list(of_chapter), set(found)))
+            parts.append(chapter_markdown(stem, list(of_chapter), found))
     return "\n".join(parts)
 
 
-def chapter_markdown(copy: Path, stem: str, claims: list[Claim], found: set[str]) -> str:
+def chapter_markdown(stem: str, claims: list[Claim], found: Collection[str]) -> str:
     """Return a chapter's claims as a table, folded while none of them is asserted."""
     rows = "\n".join([HEAD, *(row(claim, claim.id in found) for claim in claims)])
-    asserted = sum(claim.id in found for claim in claims)
-    if not asserted:
-        title = f"{stem[:2]} {stem[3:].replace('_', ' ').capitalize()}: {len(claims)} pending"
-        return f"\n:::{{dropdown}} {title}\n:class-container: claims\n{rows}\n:::"
-    title = notebook_title(read_notebook(copy / "notebooks" / f"{stem}.ipynb"))
-    link = f"{{doc}}`/notebooks/{stem}`: {asserted} of {len(claims)}."
-    return f"\n### {stem[:2]} {title}\n\n{link}\n\n:::{{div}} claims\n{rows}\n:::"
+    if any(claim.id in found for claim in claims):
+        return f"\n### {stem[:2]} {{doc}}`/notebooks/{stem}`\n\n:::{{div}} claims\n{rows}\n:::"
+    title = f"{stem[:2]} {stem[3:].replace('_', ' ').capitalize()}: {len(claims)} pending"
+    return f"\n:::{{dropdown}} {title}\n:class-container: claims\n{rows}\n:::"
 
 
 def row(claim: Claim, is_found: bool) -> str:

@@ -101,14 +101,13 @@ def mutate_notebook(path: Path, timeout_s: int) -> MutationReport:
     os.chdir(path.parent)
     shell, problems, changes = new_shell(), [], 0
     for cell in cells[: max(with_claims, default=-1) + 1]:
-        if tagged_claims(cell):
-            found, faults = outcomes(shell, cell, timeout_s)
-            changes += found
-            problems += [f"{place(path, cell, line)}: {fault}" for line, fault in faults]
+        count, faults = outcomes(shell, cell, timeout_s) if tagged_claims(cell) else (0, [])
         error = run(shell, cell.source)
         if error is not None and "raises-exception" not in cell_tags(cell):
             problems.append(f"{place(path, cell, 1)}: the unchanged cell fails: {error}")
             break
+        changes += count
+        problems += [f"{place(path, cell, line)}: {fault}" for line, fault in faults]
     claims = sum(len(tagged_claims(cells[index])) for index in with_claims)
     return MutationReport(path.stem, claims, changes, problems, time.monotonic() - start)
 
@@ -126,7 +125,7 @@ def run(shell, source: str) -> str | None:
     """Run a cell; return its error in words, or None."""
     result = shell.run_cell(source)
     error = result.error_before_exec or result.error_in_exec
-    return None if error is None else f"{type(error).__name__}: {error}"
+    return None if error is None else f"{type(error).__name__} {error}".strip()
 
 
 def outcomes(shell, cell: NotebookNode, timeout_s: int) -> tuple[int, list[tuple[int, str]]]:

@@ -86,6 +86,19 @@ def test_every_output_is_shown_and_nothing_is_loaded_from_elsewhere(source, tmp_
     assert problem == "01_small.html shows 4 outputs of cells; the notebook has 3"
 
 
+def test_a_link_to_a_place_that_is_not_there_is_found(tmp_path):
+    one, two = tmp_path / "book" / "one.html", tmp_path / "notebooks" / "two.html"
+    for page in (one, two):
+        page.parent.mkdir()
+    link = '<a class="reference internal" href="{}">x</a>'.format
+    two.write_text('<div id="here"></div>' + link("#here") + link("#gone") + link("two.html"))
+    one.write_text(link("../notebooks/two.html#here") + link("../notebooks/two.html#there"))
+    assert book.link_problems([one, two]) == [
+        "one.html: the link to ../notebooks/two.html#there leads nowhere",
+        "two.html: the link to #gone leads nowhere",
+    ]
+
+
 @pytest.mark.slow
 def test_a_warning_is_an_error_also_the_second_time_and_the_old_site_stays(source, tmp_path):
     out = tmp_path / "out"
