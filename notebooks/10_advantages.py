@@ -21,7 +21,7 @@
 # questions, and log what shows whether a batch can teach anything.
 #
 # **You need** the small batch of {doc}`08_tokenization_and_masks`. **Reading** takes 25 minutes,
-# **running** 10 seconds, on a **CPU**.
+# **running** half a minute, on a **CPU**.
 # ```
 #
 # Policy gradient training raises or lowers the log-probability of each response that was sampled,
@@ -30,7 +30,7 @@
 # is always solved or was solved for the first time.
 #
 # The *advantage* is a weight that compares: how much better is this response than others to the
-# same question? GRPO ({cite}`shao2024deepseekmath`) measures the others instead of predicting
+# same question? GRPO {cite}`shao2024deepseekmath` measures the others instead of predicting
 # them. It samples a *group* of $G$ responses to each question and compares within the group.
 #
 # In the formulas $y_{ij}$ is response $j$ to question $i$, $r_{ij}$ its reward and $A_{ij}$ its
@@ -45,7 +45,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from einops import rearrange
-from IPython.display import HTML, display
+from IPython.display import HTML
 from torch import Tensor
 
 from gsmrl_helpers import small_batch
@@ -212,7 +212,7 @@ centred = groups - groups.mean(dim=1, keepdim=True)
 centred.tolist()
 
 # %% [markdown]
-# Half of the first group is right, so its responses are .5 above and .5 below. In the second group
+# Half of the first group is right, so its responses are .5 above or .5 below. In the second group
 # one response in four is right. It stands out more, and gets .75. Wrong answers now have a
 # negative weight: their probability goes down. In each group the weights sum to 0.
 
@@ -224,8 +224,8 @@ assert centred.sum(dim=1).tolist() == [0.0, 0.0]
 # %% [markdown]
 # A baseline that does not depend on the response leaves the expected gradient as it is. This one
 # does depend on it, a little: a response's own reward is one of the $G$ in the mean. The expected
-# gradient keeps its direction and shrinks to $(G-1)/G$ of its length. {ref}`ex-10-leave-one-out`
-# shows it and takes the factor out.
+# gradient keeps its direction and shrinks to $(G-1)/G$ of its length, as
+# {doc}`02_baselines_and_variance` derives. {ref}`ex-10-leave-one-out` takes the factor out.
 #
 # ## The normaliser
 #
@@ -244,7 +244,7 @@ half_right, one_wrong = torch.tensor(
 ).double()
 
 
-def normalized(rewards: Tensor, correction: int) -> list[float]:
+def normalized(rewards: Tensor, correction: int) -> Tensor:
     """Centred rewards over their std, whose divisor is G - correction."""
     return (rewards - rewards.mean()) / rewards.std(correction=correction)
 
@@ -260,23 +260,20 @@ for correction, name in enumerate(("population", "sample")):
     assert abs(lone_wrong - expected_one_wrong[name]) < 6e-4
 
 # %% [markdown]
-# The same two groups side by side.
+# The advantage of a right and of a wrong response in both groups:
 
 # %%
-conventions = {
-    f"{name}, {divisor}": [
-        normalized(rewards, correction).numpy().round(3)
-        for rewards in (half_right, one_wrong)
-    ]
-    for correction, (name, divisor) in enumerate(
-        [("population", "G"), ("sample", "G - 1")]
-    )
-}
-HTML(
-    as_html(
-        pd.DataFrame({"rewards": ["1, 0, 0, 1", "1, 1, 1, 0"], **conventions})
-    )
-)
+pd.DataFrame(
+    {
+        f"{kind}, divisor {divisor}": [
+            extreme(normalized(rewards, correction)).item()
+            for rewards in (half_right, one_wrong)
+        ]
+        for correction, divisor in enumerate(("G", "G − 1"))
+        for kind, extreme in (("right", torch.max), ("wrong", torch.min))
+    },
+    index=["1, 0, 0, 1", "1, 1, 1, 0"],
+).round(3)
 
 # %% [markdown]
 # Both divide the same sum of squares, once by $G$ and once by $G - 1$. So the advantages differ by
@@ -351,16 +348,9 @@ def groups_without_signal(groups: Tensor, baseline: Baseline) -> Tensor:
 
 # %% tags=["check"]
 rows = torch.tensor([[0.1, 0.1, 0.1], [0, 0, 0], [0.1, 0, 0]])
-assert groups_without_signal(rows, "mean").tolist() == [
-    [True],
-    [True],
-    [False],
-]
-assert groups_without_signal(rows, "none").tolist() == [
-    [False],
-    [True],
-    [False],
-]
+silent = {b: groups_without_signal(rows, b) for b in ("mean", "none")}
+assert silent["mean"].tolist() == [[True], [True], [False]]
+assert silent["none"].tolist() == [[False], [True], [False]]
 
 # %% [markdown]
 # ## The function
@@ -371,9 +361,9 @@ assert groups_without_signal(rows, "none").tolist() == [
 #
 # | method | baseline | normaliser | $A_{ij}$ |
 # |---|---|---|---|
-# | GRPO ({cite}`shao2024deepseekmath`) | mean | std | $(r_{ij} - \mu_i) / (s_i + \varepsilon)$ |
-# | Dr. GRPO ({cite}`liu2025drgrpo`) | mean | none | $r_{ij} - \mu_i$ |
-# | MaxRL ({cite}`tajwar2026maxrl`) | mean | mean | $(r_{ij} - \mu_i) / (\mu_i + \varepsilon)$ |
+# | GRPO {cite}`shao2024deepseekmath` | mean | std | $(r_{ij} - \mu_i) / (s_i + \varepsilon)$ |
+# | Dr. GRPO {cite}`liu2025drgrpo` | mean | none | $r_{ij} - \mu_i$ |
+# | MaxRL {cite}`tajwar2026maxrl` | mean | mean | $(r_{ij} - \mu_i) / (\mu_i + \varepsilon)$ |
 # | RFT, fine-tuning on right answers | none | none | $r_{ij}$ |
 #
 # Two helpers stay in the package. `checked_rewards` refuses a reward that is not finite, and
@@ -451,8 +441,8 @@ for normalizer, wanted in expected.items():
     assert torch.allclose(advantages, torch.tensor(wanted), atol=5e-4, rtol=0)
 
 # %% [markdown]
-# The course page holds the rewards as a (questions, $G$) table. Its `group_advantages` is the
-# mean/std case, in that shape.
+# Other code keeps the rewards as a table of shape (questions, $G$). `group_advantages` is the
+# mean/std case in that shape.
 
 # %% tags=["check"]
 from gsmrl_helpers.rl import group_advantages
@@ -483,7 +473,7 @@ figure = plot_groups(
 # show on the web page: open the notebook. Drag a reward below 0, or make all four equal.
 
 # %% tags=["nbval-ignore-output"]
-display(advantage_explorer([1, 0, 0, 0]))
+advantage_explorer([1, 0, 0, 0])
 
 # %% [markdown]
 # ### Easy and hard questions
@@ -527,7 +517,7 @@ plt.show()
 # Dr. GRPO's weights stay below 1. GRPO divides by a std that is small at both ends, and there
 # single responses get large weights: the lone wrong one among seven right gets −2.47, as much as
 # the lone right one among seven wrong. In a group with four of each, where the question is in the
-# balance, every response weighs ±.94. {cite}`liu2025drgrpo` call this a bias towards questions
+# balance, every response weighs ±.94. {cite:t}`liu2025drgrpo` call this a bias towards questions
 # that are too easy or too hard, and leave the std out.
 
 
@@ -686,8 +676,8 @@ assert by_step["no_signal_group_share"].idxmin() in range(20, 50)
 # policy, and nearly every group taught something.
 #
 # At the end 64 % of the answers are right. Were each question solved with that probability, only
-# 3 % of the groups would be empty ({ref}`ex-10-empty-groups`). It is 19 %: questions differ, many
-# are always solved, and a mean does not show it.
+# 3 % of the groups would be empty ({ref}`ex-10-empty-groups`). In fact 19 % are: questions differ,
+# some are solved nearly always and others nearly never, and the mean hides it.
 
 # %% tags=["check"]
 p = last["train_mean_answer_reward"]
