@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -12,9 +13,17 @@ from gsmrl_helpers import chapter_template
 from gsmrl_helpers.assignment import find_cell
 from gsmrl_helpers.chapter_template import new_chapter
 from gsmrl_helpers.chapters import chapter_problems
-from gsmrl_helpers.cli import app
-from gsmrl_helpers.notebooks import NotebookError, execute, notebook_problems, read_notebook
-from gsmrl_helpers.paths import NOTEBOOKS_DIR
+from gsmrl_helpers.cli import app, book_app, notebooks_app
+from gsmrl_helpers.notebooks import (
+    TAGS_OF_NBVAL,
+    TAGS_OF_PAPERMILL,
+    TAGS_OF_THE_COURSE,
+    NotebookError,
+    execute,
+    notebook_problems,
+    read_notebook,
+)
+from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT
 from gsmrl_helpers.student import student_edition
 
 
@@ -71,3 +80,12 @@ def test_the_command_writes_the_pair_and_says_what_comes_next(monkeypatch, tmp_p
     assert (tmp_path / "14_results.py").is_file() and "_toc.yml" in result.output
     again = CliRunner().invoke(app, ["notebooks", "new", "14_results", "Results"])
     assert again.exit_code == 2 and again.stderr.startswith("error: chapter 14 exists")
+
+
+def test_contributing_names_every_tag_and_only_commands_that_there_are():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tags = TAGS_OF_THE_COURSE | TAGS_OF_NBVAL | TAGS_OF_PAPERMILL
+    assert [tag for tag in sorted(tags) if f"`{tag}`" not in text] == []
+    for group, commands in (("notebooks", notebooks_app), ("book", book_app)):
+        there = {command.name for command in commands.registered_commands}
+        assert set(re.findall(rf"`gsmrl {group} (\w+)", text)) <= there
