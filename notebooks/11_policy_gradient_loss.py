@@ -36,7 +36,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import HTML
 from torch import Tensor
 
 from gsmrl_helpers import (
@@ -60,7 +59,6 @@ from gsmrl_helpers.losses import (
 from gsmrl_helpers.options import ImportanceReweighting, LossNormalization
 from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.rollouts import sample_rollouts
-from gsmrl_helpers.tables import as_html
 
 use_style()
 policy, tokenizer = small_batch.make_policy(), small_batch.make_tokenizer()
@@ -117,7 +115,7 @@ assert lengths.tolist() == [4, 3, 2, 2, 2, 1, 4, 2]
 
 
 # %%
-def label_log_probs(policy: torch.nn.Module) -> Tensor:
+def on_small_batch(policy: torch.nn.Module) -> Tensor:
     """(B, T): log-probabilities of the labels of the small batch."""
     scored = get_response_log_probs(
         policy, batch["input_ids"], batch["labels"]
@@ -125,25 +123,24 @@ def label_log_probs(policy: torch.nn.Module) -> Tensor:
     return scored["log_probs"]
 
 
-log_probs = label_log_probs(policy)
+# %%
+log_probs = on_small_batch(policy)
 token_loss = -advantages[:, None] * log_probs
 
 
 # %% [markdown]
-# All 20 response tokens, each with its term of the loss. A term is positive where the advantage
-# is: log-probabilities are negative.
+# All 20 response tokens, each beside the number of its response and with its term of the loss. A
+# term is positive where the advantage is, as log-probabilities are negative.
 
 
 # %%
-def token_table(**columns: Tensor) -> HTML:
-    """One row for each response token: its response, text and values."""
-    table = pd.DataFrame({"response": mask.nonzero()[:, 0] + 1})
+def token_table(**columns: Tensor) -> pd.DataFrame:
+    """One row for each response token, under its response's number."""
     ids = batch["labels"][mask].tolist()
-    table["token"] = [small_batch.VOCABULARY[i] for i in ids]
+    table = pd.DataFrame({"token": [small_batch.VOCABULARY[i] for i in ids]})
     for name, values in columns.items():
-        values = values.expand_as(mask)[mask].tolist()
-        table[name] = [f"{value:.4f}" for value in values]
-    return HTML(as_html(table))
+        table[name] = values.detach().expand_as(mask)[mask]
+    return table.set_axis((mask.nonzero()[:, 0] + 1).tolist()).round(4)
 
 
 # %%
@@ -171,10 +168,10 @@ for row, number in enumerate(expected):
 def change_after_one_step(sign: float) -> Tensor:
     """Change of each response's log-probability in one step of SGD."""
     moved = copy.deepcopy(policy)
-    terms = sign * advantages[:, None] * label_log_probs(moved)
+    terms = sign * advantages[:, None] * on_small_batch(moved)
     terms[mask].sum().backward()
     torch.optim.SGD(moved.parameters(), lr=0.01).step()
-    change = label_log_probs(moved) - log_probs
+    change = on_small_batch(moved) - log_probs
     return change.masked_fill(~mask, 0.0).sum(dim=1).detach()
 
 
@@ -194,15 +191,17 @@ assert weighted[0] > 0 and weighted[1] < 0
 # "so" with probabilities .5, .25, .25, and $A = -.866$. The step against the gradient takes logit
 # from "5", and gives it to the others in proportion to their probabilities.
 
-# %% tags=["check"]
+# %%
 id_of = small_batch.VOCABULARY.index
 so, equals = id_of("so"), id_of("=")
-columns = [id_of("4"), id_of("5"), id_of("so")]
+columns = [id_of("so"), id_of("4"), id_of("5")]
+
+# %% tags=["check"]
 second_token = token_loss[1, mask[1]][1]
 (gradient,) = torch.autograd.grad(
     second_token, policy.table, retain_graph=True
 )
-p, one_hot = np.array([0.5, 0.25, 0.25]), np.array([0, 1, 0])
+p, one_hot = np.array([0.25, 0.5, 0.25]), np.array([0, 0, 1])
 assert np.allclose(gradient[so, columns], half * (one_hot - p))
 
 # %% [markdown]
@@ -214,11 +213,8 @@ assert np.allclose(gradient[so, columns], half * (one_hot - p))
     token_loss[mask].sum(), policy.table, retain_graph=True
 )
 visited = ["=", "so", "4", "5", "."]
-gradient_table = pd.DataFrame(
-    gradient.numpy() + 0.0,
-    index=small_batch.VOCABULARY,
-    columns=small_batch.VOCABULARY,
-).loc[visited, ["so", "4", "5", ".", "<eos>"]]
+gradient_table = pd.DataFrame(gradient, *[small_batch.VOCABULARY] * 2)
+gradient_table = gradient_table.loc[visited, ["so", "4", "5", ".", "<eos>"]]
 gradient_table.round(4) + 0.0
 
 # %% [markdown]
@@ -285,7 +281,7 @@ for name, number in expected.items():
 sums = token_loss.masked_fill(~mask, 0.0).sum(dim=1).tolist()
 averages = pd.DataFrame(
     {"tokens": lengths.tolist(), "sum": sums}, index=range(1, 9)
-).rename_axis("response")
+)
 averages["sequence"] = averages["sum"] / averages["tokens"] / 8
 averages["constant"] = averages["sum"] / 64
 averages["token"] = averages["sum"] / 20
@@ -307,7 +303,7 @@ for name in losses:
 # Two wrong answers, $A = -1$, one of 16 tokens and one of 2. Under "sequence" each token of the
 # long one is pushed down with $1/16$, each of the short one with $1/2$: eight times as hard. A
 # policy that does not know the answer is punished less, token for token, if it rambles. The other
-# two treat the tokens alike.
+# two treat the tokens alike. (Below, weights times the number of responses; $L_{\max}$ is 16.)
 
 
 # %%
@@ -377,7 +373,7 @@ def gradient_after_equals(divisors: list[float]) -> list[float]:
         for pair, divisor in zip(pairs, divisors, strict=True)
     )
     (gradient,) = torch.autograd.grad(loss, policy.table, retain_graph=True)
-    return gradient[equals, columns[2:] + columns[:2]].tolist()
+    return gradient[equals, columns].tolist()
 
 
 # %%
@@ -429,7 +425,8 @@ assert abs(loss.item()) < 1e-12 and gradient.norm() > 0.07
 # %% [markdown]
 # And the value of $-A \log \pi_\theta$ need not fall while the policy gets better. To see that
 # without the noise of sampling, we train the table with *all* responses of at most four tokens to
-# "2 + 2 =", each weighted by its probability. $J$, the expected reward, is then known exactly.
+# "2 + 2 =", each weighted by its probability. The expected reward $J$ is then known exactly, and a
+# response with reward $R$ has the advantage $R - J$.
 
 
 # %%
@@ -446,12 +443,8 @@ def every_response(last: str = "=", room: int = 4) -> list[list[str]]:
 
 # %%
 responses = [" ".join(tokens) for tokens in every_response()]
-of_each = torch.tensor(
-    [
-        small_batch.last_number_reward_fn(response, "4")["reward"]
-        for response in responses
-    ],
-    dtype=torch.float64,
+of_each, _ = compute_rollout_rewards(
+    small_batch.last_number_reward_fn, responses, ["4"] * len(responses)
 )
 print(len(responses), "responses,", int(of_each.sum()), "of them right")
 
@@ -521,10 +514,9 @@ for present, following in moved_probs.items():
     for token, p in following.items():
         moved.table.data[id_of(present), id_of(token)] = math.log(p)
 
-old_log_probs = log_probs.detach()
-new_log_probs = label_log_probs(moved)
-
 # %%
+old_log_probs = log_probs.detach()
+new_log_probs = on_small_batch(moved)
 ratio = (new_log_probs - old_log_probs).exp().detach()
 token_table(
     π_old=old_log_probs.exp(),
@@ -671,9 +663,9 @@ assert torch.allclose(*gradients)
 # %% [markdown]
 # ### CISPO: cap the weight, keep the gradient
 #
-# Clipping silences a token altogether. Tokens such as "wait" or "however" are rare, their ratios
-# leave the range first, and they are the ones that turn an answer around: MiniMax
-# {cite}`minimax2025m1` therefore clips only the *weight* of the gradient, and only from above:
+# Clipping silences a token altogether. MiniMax {cite}`minimax2025m1` saw that this met rare tokens
+# first, such as "However" and "Wait", at which an answer turns around. CISPO clips only the
+# *weight* of the gradient, and only from above:
 #
 # $$\ell_t = -A\;\text{sg}\bigl(\min(r_t, 1+\varepsilon)\bigr) \log \pi_\theta(y_t).$$
 
@@ -793,6 +785,9 @@ for method in METHODS:
         advantages, new_log_probs, method, old_log_probs, 0.2, mask
     )
     first[method] = loss[0, mask[0]][0].item() / half
+assert len(set(first.values())) == 5
+
+# %% tags=["check"]
 assert math.isclose(first["none"], -math.log(0.65))
 assert math.isclose(first["noclip"], -1.3)
 assert math.isclose(first["grpo"], -1.2)
@@ -816,16 +811,15 @@ def over_the_ratio(
     new = old.clone()
     new[:, 0] += ratios.log()
     new.requires_grad_()
-    loss, _ = compute_policy_gradient_loss(
-        torch.full((len(ratios),), advantage),
-        *(new, method, old, 0.2, torch.ones_like(old)),
-    )
+    A, mask = torch.full((len(ratios),), advantage), torch.ones_like(old)
+    loss, _ = compute_policy_gradient_loss(A, new, method, old, 0.2, mask)
     (gradient,) = torch.autograd.grad(loss.sum(), new)
     return loss[:, 0].detach(), -gradient[:, 0]
 
 
 # %% tags=["hide-input"]
 NAMES = {"grpo": "clip"}  # the figure's name where it isn't the option's
+WIDE = {"linewidth": 5, "alpha": 0.5}  # under what coincides with it
 ratios = torch.linspace(0.05, 3, 600, dtype=torch.float64)
 figure, axes = plt.subplots(
     2, 2, figsize=(8.4, 6.4), sharex=True, sharey="row", layout="constrained"
@@ -835,21 +829,23 @@ for column, advantage in enumerate((1.0, -1.0)):
         name = NAMES.get(method, method)
         curves = over_the_ratio(ratios, method, advantage)
         for row in (0, 1):
-            style = {"label": name, **line(name)}
-            axes[row, column].plot(ratios, curves[row], **style)
+            style = line(name) | (WIDE if name == "noclip" else {})
+            axes[row, column].plot(ratios, curves[row], label=name, **style)
     for ax in axes[:, column]:
         ax.axvspan(0.8, 1.2, color="0.9", zorder=0)
         ax.axhline(0, color="0.7", lw=0.8, zorder=1)
-    axes[0, column].set(title=f"advantage {advantage:+.0f}")
+    axes[0, column].set(title=f"advantage {'+−'[column]}1")
     axes[1, column].set(xlabel="ratio of the token")
 axes[0, 0].set(ylabel="loss of the token")
 axes[1, 0].set(ylabel="push: − gradient of the loss")
-_ = axes[0, 1].legend(loc="upper right", fontsize=8)
+handles, labels = axes[0, 0].get_legend_handles_labels()
+_ = figure.legend(handles, labels, loc="outside lower center", ncols=5)
 # %% [markdown]
 # *Grey: the clip range, .8 to 1.2. All five push alike at ratio 1, where the curves of the lower
 # row meet. To the right, for a good token (left column), "clip" falls to 0 at 1.2 and "gspo" at
 # $1.2^4 = 2.07$, as one token moves the mean of four only so far; "cispo" stays at 1.2, "noclip"
-# goes on rising. For a bad token (right column), "clip" falls silent on the other side, below .8.*
+# goes on rising. For a bad token (right column), "clip" falls silent on the other side, below .8,
+# and "gspo" below $.8^4 = .41$.*
 #
 # Two things are easily missed. The heights in the upper row mean nothing, and for "cispo" not even
 # the slope does: behind the stop gradient its weight changes with the ratio, and the gradient does
@@ -909,15 +905,16 @@ assert list(shares.values()) == [7 / 20, 5 / 20, 2 / 20, 16 / 20]
 # not remove these: $\infty \cdot 0$ is NaN. `masked_fill` does, in the value and in the gradient.
 
 # %% tags=["check"]
-dirty = new_log_probs.detach().masked_fill(~mask, -math.inf)
-dirty[0, -1] = math.nan
-assert (dirty * mask).sum().isnan()
+clean = new_log_probs.detach(), old_log_probs
+dirty = [values.masked_fill(~mask, -math.inf) for values in clean]
+dirty[0][0, -1] = math.nan
+assert (dirty[0] * mask).sum().isnan()
 results = []
-for values in (new_log_probs.detach(), dirty):
+for values, old_values in (clean, dirty):
     values = values.clone().requires_grad_()
     for method in METHODS:
         token_loss, _ = compute_policy_gradient_loss(
-            advantages, values, method, dirty.nan_to_num(-1.0), 0.2, mask
+            advantages, values, method, old_values, 0.2, mask
         )
         loss = aggregate_loss_across_microbatch(token_loss, mask)
         (gradient,) = torch.autograd.grad(loss, values)
@@ -969,8 +966,11 @@ rollouts = sample_rollouts(
     LocalEngine(model, pocket_tokenizer),
     config.prompt_object(),
     load_problems(config, "train")[:8],
-    **{"group_size": 8, "seed": 0, "max_tokens": 48},
-    **{"temperature": 1.0, "top_p": 1.0},
+    group_size=8,
+    seed=0,
+    temperature=1.0,
+    top_p=1.0,
+    max_tokens=48,
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -1042,7 +1042,7 @@ assert (quotient[1:] > 2.5).all()
 # response with one single token exactly 0? Use comparisons only, no autograd.
 #
 # :::{dropdown} Hint
-# Where is the ratio of a response with one token? And what about an advantage of 0?
+# What is the geometric mean of a single ratio? And what does an advantage of 0 do?
 # :::
 # ```
 
@@ -1066,9 +1066,9 @@ for method in METHODS:
     for advantage in (-2.0, 0.0, 1.0):
         for r in (0.5, 0.85, 1.0, 1.15, 1.5):
             log_p = torch.tensor([[math.log(r)]], requires_grad=True)
+            A, zero, one = (torch.tensor([[x]]) for x in (advantage, 0.0, 1))
             loss, _ = compute_policy_gradient_loss(
-                torch.tensor([advantage]),
-                *(log_p, method, torch.zeros(1, 1), 0.2, torch.ones(1, 1)),
+                A, log_p, method, zero, 0.2, one
             )
             (slope,) = torch.autograd.grad(loss.sum(), log_p)
             assert is_silent(method, advantage, r, 0.2) == (slope.item() == 0)
