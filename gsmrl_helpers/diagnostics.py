@@ -18,7 +18,7 @@ from gsmrl_helpers.accumulation import Batch, Objective, accumulate_gradients, d
 from gsmrl_helpers.findings import Finding, Findings
 from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.rollouts import Rollouts
-from gsmrl_helpers.scoring import log_probs_of, response_log_prob, rounding
+from gsmrl_helpers.scoring import batch_log_probs, response_log_prob, rounding
 from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
 
 # A dial. Eight draws of a policy that can learn anything by sampling nearly all differ; answers of
@@ -111,8 +111,8 @@ def check_first_ratio(
         old_log_probs: (B, ≥ T) of the same tokens under the same weights, such as an inference
             engine's; None scores the model a second time.
     """
-    new = log_probs_of(model, batch)
-    old = log_probs_of(model, batch) if old_log_probs is None else old_log_probs.to(new)
+    new = batch_log_probs(model, batch)
+    old = batch_log_probs(model, batch) if old_log_probs is None else old_log_probs.to(new)
     ratio = (new - old[:, : new.shape[1]])[batch["response_mask"].to(new.device)].exp()
     deviation = (ratio - 1).abs().max().item() if ratio.numel() else 0.0
     ok = deviation <= rounding(model)  # NaN is not
@@ -147,7 +147,7 @@ def check_mask_alignment(
         response_ids: B lists of token ids.
     """
     mask = batch["response_mask"].to(next(model.parameters()).device)
-    by_mask = log_probs_of(model, batch).masked_fill(~mask, 0.0).sum(dim=1).tolist()
+    by_mask = batch_log_probs(model, batch).masked_fill(~mask, 0.0).sum(dim=1).tolist()
     by_loop = [
         response_log_prob(model, prompt, response)
         for prompt, response in zip(prompt_ids, response_ids, strict=True)

@@ -13,7 +13,7 @@ from gsmrl_helpers.log_probs import get_response_log_probs, log_softmax
 from gsmrl_helpers.loop import SCORED_AT_ONCE
 
 
-def log_probs_of(model: nn.Module, batch: Batch) -> Tensor:
+def batch_log_probs(model: nn.Module, batch: Batch) -> Tensor:
     """(B, T) log-probabilities of a batch's labels, a few rows at a time, in the model's mode."""
     device = next(model.parameters()).device
     chunks = zip(

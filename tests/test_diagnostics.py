@@ -26,7 +26,7 @@ from gsmrl_helpers.diagnostics import (
 from gsmrl_helpers.findings import Finding, Findings
 from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.rollouts import Rollouts
-from gsmrl_helpers.scoring import log_probs_of
+from gsmrl_helpers.scoring import batch_log_probs
 from gsmrl_helpers.tokenization import encode
 from tests.tiny_trainer import make_trainer, tiny_config
 
@@ -131,7 +131,7 @@ def test_scores_of_the_loop_have_ratio_one_and_another_precision_has_not(
     assert check_first_ratio(model, batch, score(trainer, model, rollouts)).ok
     engine = copy.deepcopy(model).bfloat16()
     with torch.no_grad():
-        finding = check_first_ratio(model, batch, log_probs_of(engine, batch))
+        finding = check_first_ratio(model, batch, batch_log_probs(engine, batch))
     assert not finding.ok and "precision" in finding.to_do
 
 
