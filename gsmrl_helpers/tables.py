@@ -13,7 +13,7 @@ from rich.text import Text
 
 def as_html(table: pd.DataFrame) -> str:
     """HTML for a notebook's output, the same at each execution; tags in a text stay text."""
-    left = "text-align: left; vertical-align: top; white-space: pre-wrap"
+    left = "text-align: left; vertical-align: top; white-space: pre-wrap; padding: 0.2em 0.7em"
     name = hashlib.sha256(table.to_csv().encode()).hexdigest()[:8]
     style = Styler(table, uuid=name, cell_ids=False).hide(axis="index").format(escape="html")
     return style.set_table_styles([{"selector": "th, td", "props": left}]).to_html()

@@ -406,8 +406,9 @@ def group_expectation(G: int) -> sp.Expr:
 
 
 # %% tags=["check", "claim:A8"]
-expected = {2: sp.Rational(1, 2), 3: sp.Rational(2, 3), 4: sp.Rational(3, 4)}
-for size, factor in expected.items():
+expected = [(2, "1/2"), (3, "2/3"), (4, "3/4")]
+for size, fraction in expected:
+    factor = sp.Rational(fraction)
     assert sp.simplify(group_expectation(size) / (p * (1 - p))) == factor
     assert (
         sp.simplify(with_group_mean.subs({E_s: 0, G: size}) / E_rs) == factor
