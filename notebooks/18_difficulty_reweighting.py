@@ -306,7 +306,7 @@ for G, ratio in expected.items():
 # G(G-1)\cdots\,\eta^j(1-\eta)^l$.
 
 # %%
-G = sp.symbols("G", positive=True)
+G = sp.symbols("G", positive=True, integer=True)
 
 
 def falling(n: int) -> sp.Expr:

@@ -6,6 +6,7 @@ import sympy as sp
 from gsmrl_helpers.symbolic import show, without_minus
 
 b, n, p = sp.symbols("b n p", positive=True)
+G = sp.symbols("G", positive=True, integer=True)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,7 @@ b, n, p = sp.symbols("b n p", positive=True)
         (p * (p - 1), r"p \left(-1 + p\right)"),
         (p**2, "p^{2}"),
         (p - 1, "-1 + p"),
+        (-p * (G - 1) * (p - 1), r"p \left(1 - p\right) \left(-1 + G\right)"),
         (-2 * p * (p - 1), None),
         (-(p**2) * (p - 1) * (3 * p - 2), r"p^{2} \left(1 - p\right) \left(-2 + 3 p\right)"),
     ],
