@@ -1,10 +1,11 @@
-"""Set up and run everything: `python tools/tasks.py book | test | test-full | lab | setup`.
+"""Set up and run everything: `python tools/tasks.py TASK`, TASK being one of
 
 setup      make .venv and install the project in it, with the pins of constraints.txt
 book       train the pocket policy once (a finished run is kept), build the book with that run in it
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
-test-full  test with the longest tests, too, then the notebooks again on lesser processors, with one
-           thread and with two
+test-full  test with the longest tests, too, then what claim cells expect, changed, must turn red,
+           and the notebooks again on lesser processors, with one thread and with two
+student    the notebooks without their solutions, for nbgrader or a reader, in _build/student
 lab        JupyterLab on the notebooks
 
 Only the standard library is used here, as this is what installs everything else. Each stage has a
@@ -99,6 +100,12 @@ def test_stages(everything: bool = False) -> list[Stage]:
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 60),
         Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 2 * 60),
     ]
+
+
+def full_stages() -> list[Stage]:
+    """Return what only test-full does: each claim turns red when it is changed; the matrix."""
+    mutants = Stage("mutants", gsmrl("notebooks", "mutate"), 25 * 60)
+    return [mutants, *matrix_stages()]
 
 
 def matrix_stages() -> list[Stage]:
@@ -203,7 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["setup", "book", "test", "test-full", "lab"])
+    parser.add_argument("task", choices=["setup", "book", "student", "test", "test-full", "lab"])
     task = parser.parse_args(argv).task
     if sys.version_info < (3, 11):  # noqa: UP036 (this script is what meets an old interpreter)
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
@@ -213,12 +220,14 @@ def main(argv: list[str] | None = None) -> int:
     if task == "test":
         return run_tests(test_stages())
     if task == "test-full":
-        return run_tests(test_stages(everything=True) + matrix_stages())
+        return run_tests(test_stages(everything=True) + full_stages())
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
         for reason in reasons:
             print(f"RED {reason}")
         return 1 if reasons else 0
+    if task == "student":
+        return subprocess.run(gsmrl("student"), cwd=ROOT).returncode
     if task == "lab":
         lab = python("-m", "jupyter", "lab", "--LabApp.default_url=/lab/tree/notebooks")
         return subprocess.run(lab, cwd=ROOT).returncode
