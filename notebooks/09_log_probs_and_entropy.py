@@ -822,8 +822,8 @@ for name, copies in {"log-probs": 3.0, "log-probs and entropy": 5.25}.items():
 # give every large block back at once. PyTorch has an allocator of its own for GPUs.
 
 # %%
-script = """
-import resource, sys, torch
+script = r"""
+import re, sys, torch
 from gsmrl_helpers.chunked_log_probs import chunked_label_log_probs
 
 chunk_size, n_positions, width, V = map(int, sys.argv[1:])
@@ -834,7 +834,8 @@ for n in (1, n_positions):
     chunked_label_log_probs(hidden_states[:n], head, labels[:n], chunk_size)[
         "log_probs"
     ].sum().backward()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    status = open("/proc/self/status").read()
+    print(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # the high-water mark
 """
 
 
@@ -848,7 +849,7 @@ def resident_megabytes(chunk_size: int) -> float:
         check=True,
     )
     one, all_positions = map(int, finished.stdout.split())
-    return 1024 * (all_positions - one) / 1e6  # Linux counts in KiB
+    return 1024 * (all_positions - one) / 1e6  # kB here means KiB
 
 
 # %% [markdown]
