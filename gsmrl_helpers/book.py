@@ -204,6 +204,8 @@ def _is_shown(output: NotebookNode, part: Tag) -> bool:
         return part.find(["img", "svg"]) is not None
     if "text/html" in data:
         return part.select_one(".text_html") is not None
+    if "text/latex" in data:
+        return part.select_one(".math") is not None
     if output.output_type == "error":
         return output.ename in part.get_text()
     lines = ANSI.sub("", output.get("text", data.get("text/plain", ""))).strip().splitlines()

@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 
 from gsmrl_helpers.claims import Claim, claim_cell, load_claims
 from gsmrl_helpers.notebooks import read_notebook, write_notebook
+from gsmrl_helpers.plain_markdown import notebook_title
 from gsmrl_helpers.toc import chapters, toc_files
 
 MARK = """{targets}
@@ -90,16 +91,20 @@ def claims_markdown(copy: Path) -> str:
     for part, of_part in groupby(claims.values(), key=lambda claim: claim.part):
         parts.append(f"\n## {part}")
         for stem, of_chapter in groupby(of_part, key=lambda claim: claim.notebook):
-            parts.append(chapter_markdown(stem, list(of_chapter), found))
+            parts.append(chapter_markdown(copy, stem, list(of_chapter), found))
     return "\n".join(parts)
 
 
-def chapter_markdown(stem: str, claims: list[Claim], found: Collection[str]) -> str:
+def chapter_markdown(copy: Path, stem: str, claims: list[Claim], found: Collection[str]) -> str:
     """Return a chapter's claims as a table, folded while none of them is asserted."""
+    number, name = stem.split("_", 1)
     rows = "\n".join([HEAD, *(row(claim, claim.id in found) for claim in claims)])
     if any(claim.id in found for claim in claims):
-        return f"\n### {stem[:2]} {{doc}}`/notebooks/{stem}`\n\n:::{{div}} claims\n{rows}\n:::"
-    title = f"{stem[:2]} {stem[3:].replace('_', ' ').capitalize()}: {len(claims)} pending"
+        # the list of contents beside a page shows a link's title only where it is written out
+        title = notebook_title(read_notebook(chapters(copy)[stem]))
+        heading = f"{number} {{doc}}`{title} </notebooks/{stem}>`"
+        return f"\n### {heading}\n\n:::{{div}} claims\n{rows}\n:::"
+    title = f"{number} {name.replace('_', ' ').capitalize()}: {len(claims)} pending"
     return f"\n:::{{dropdown}} {title}\n:class-container: claims\n{rows}\n:::"
 
 

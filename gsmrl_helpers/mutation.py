@@ -108,8 +108,8 @@ def mutate_notebook(path: Path, timeout_s: int) -> MutationReport:
             break
         changes += count
         problems += [f"{place(path, cell, line)}: {fault}" for line, fault in faults]
-    claims = sum(len(tagged_claims(cells[index])) for index in with_claims)
-    return MutationReport(path.stem, claims, changes, problems, time.monotonic() - start)
+    claims = {name for index in with_claims for name in tagged_claims(cells[index])}
+    return MutationReport(path.stem, len(claims), changes, problems, time.monotonic() - start)
 
 
 def new_shell():

@@ -29,6 +29,7 @@ CELLS = [
         "display(Image('dot.png'))",
         ["hide-input"],
     ),
+    ("from IPython.display import Math\nMath(r'\\nabla \\log \\pi')", []),
 ]
 
 
@@ -83,7 +84,7 @@ def test_every_output_is_shown_and_nothing_is_loaded_from_elsewhere(source, tmp_
     notebook = read_notebook(chapter)
     notebook.cells[5].outputs = []  # the picture
     (problem,) = book.shown_problems(notebook, chapter_page)
-    assert problem == "01_small.html shows 4 outputs of cells; the notebook has 3"
+    assert problem == "01_small.html shows 5 outputs of cells; the notebook has 4"
 
 
 def test_a_link_to_a_place_that_is_not_there_is_found(tmp_path):
