@@ -208,7 +208,7 @@ def totals_row(
 def table_row(row: AssignmentProblem, is_found: bool) -> str:
     """Return a problem's row, with a target of its own and a link to its cell if there is one."""
     name = f"[`{row.problem}`]{{#about-{row.label}}}"
-    chapter = f"chapter {row.notebook[:2]}"
+    chapter = f"chapter\N{NO-BREAK SPACE}{row.notebook[:2]}"
     where = f"[{chapter}](#{row.label})" if is_found else f"{chapter}, pending"
     return f"| {row.title} <br> {name} | {row.points:g} | {blank_or(row.b200_hours)} | {where} |"
 

@@ -198,6 +198,7 @@ def test_a_check_that_nbgrader_would_misread_is_refused(chapter, source):
         student_edition(chapter, POINTS)
 
 
+@pytest.mark.filterwarnings("ignore:Object of type:sqlalchemy.exc.SAWarning")
 @pytest.mark.usefixtures("nbgrader_s_path")
 def test_nbgrader_gives_all_points_to_the_solved_notebook_and_none_to_the_stubs(chapter, tmp_path):
     assert nbgrader_scores({"small": chapter}, {"small": POINTS}, tmp_path) == {
@@ -290,6 +291,7 @@ def test_every_edition_fails_at_its_first_open_check_and_passes_none(path, tmp_p
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:Object of type:sqlalchemy.exc.SAWarning")
 @pytest.mark.usefixtures("nbgrader_s_path")
 def test_nbgrader_grades_a_chapter_of_the_book(tmp_path):
     (path,) = find_notebooks(["08"])
