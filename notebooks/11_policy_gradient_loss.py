@@ -841,11 +841,11 @@ axes[1, 0].set(ylabel="push: − gradient of the loss")
 handles, labels = axes[0, 0].get_legend_handles_labels()
 _ = figure.legend(handles, labels, loc="outside lower center", ncols=5)
 # %% [markdown]
-# *Grey: the clip range, .8 to 1.2. All five push alike at ratio 1, where the curves of the lower
-# row meet. To the right, for a good token (left column), "clip" falls to 0 at 1.2 and "gspo" at
-# $1.2^4 = 2.07$, as one token moves the mean of four only so far; "cispo" stays at 1.2, "noclip"
-# goes on rising. For a bad token (right column), "clip" falls silent on the other side, below .8,
-# and "gspo" below $.8^4 = .41$.*
+# *Grey: the clip range, .8 to 1.2. "clip" is the option "grpo". All five push alike at ratio 1,
+# where the curves of the lower row meet. To the right, for a good token (left column), "clip" falls
+# to 0 at 1.2 and "gspo" at $1.2^4 = 2.07$, as one token moves the mean of four only so far; "cispo"
+# stays at 1.2, "noclip" goes on rising. For a bad token (right column), "clip" falls silent on the
+# other side, below .8, and "gspo" below $.8^4 = .41$.*
 #
 # Two things are easily missed. The heights in the upper row mean nothing, and for "cispo" not even
 # the slope does: behind the stop gradient its weight changes with the ratio, and the gradient does
