@@ -45,6 +45,7 @@ RUN_TITLE = """# A run: {run}
 This page is a run as it was left: notebook {{doc}}`/notebooks/13_run_grpo`, executed with the
 parameters of the second code cell.
 ```"""
+EXERCISE_HEAD = re.compile(r"\{exercise\} (.*)\n:label: .*")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -109,6 +110,9 @@ def page_of_run(run: Path) -> NotebookNode:
     first = notebook.cells[0]
     if first.cell_type == "markdown":
         first.source = re.sub(r"\A# [^\n]*", lambda _: title, first.source)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":  # an exercise has its number and label in the chapter
+            cell.source = EXERCISE_HEAD.sub(r"{admonition} \1", cell.source)
     return notebook
 
 

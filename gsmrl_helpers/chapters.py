@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from nbformat import NotebookNode
 
+import gsmrl_helpers
 from gsmrl_helpers.notebooks import CLAIM_TAG, cell_tags, code_cells, read_notebook
 from gsmrl_helpers.paths import relative_to_root
 
@@ -103,8 +104,14 @@ def definition_problems(notebook: NotebookNode) -> Iterator[str]:
             yield from unchecked_definitions(check, found)
         else:
             for definition in found:
-                if definition.name in package_definitions():
+                if is_the_packages(definition):
                     yield f"{definition.name} is the package's: tag its cell `definition`"
+
+
+def is_the_packages(definition: Definition) -> bool:
+    """Say whether a function or class has a public name of the package, or is a copy from it."""
+    name = definition.name
+    return name in gsmrl_helpers.__all__ or dump(definition) in package_definitions().get(name, ())
 
 
 def different_definitions(cell: NotebookNode, found: list[Definition]) -> Iterator[str]:

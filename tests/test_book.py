@@ -177,6 +177,15 @@ def test_a_reader_s_run_takes_the_place_of_the_recorded_page_in_the_copy_only(ru
         book.overlay_run(run, copy)
 
 
+def test_an_exercise_keeps_its_label_for_the_chapter(run):
+    notebook = read_notebook(run / "run.ipynb")
+    exercise = "```{exercise} Two sums\n:label: ex-13-sums\n\n*Easy, 5 minutes.* Add.\n```"
+    notebook.cells.append(nbformat.v4.new_markdown_cell(exercise))
+    write_notebook(notebook, run / "run.ipynb")
+    shown = book.page_of_run(run).cells[-1].source
+    assert shown == "```{admonition} Two sums\n\n*Easy, 5 minutes.* Add.\n```"
+
+
 def test_recording_scrubs_and_refuses_what_is_no_page(run, tmp_path, monkeypatch):
     monkeypatch.setattr(book, "ROOT", tmp_path)
     monkeypatch.setattr(book, "recorded_page", lambda run: Path("page.ipynb"))

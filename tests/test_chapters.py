@@ -94,7 +94,10 @@ def test_a_plain_twin_is_compared_with_the_packages_function():
 def test_a_silent_copy_of_the_package_is_refused():
     (problem,) = definition_problems(notebook((SOURCE, [])))
     assert problem == "log_softmax is the package's: tag its cell `definition`"
-    assert list(definition_problems(notebook(("def draw(x):\n    return x", [])))) == []
+    public = ("def train(x):\n    return x", [])
+    assert len(list(definition_problems(notebook(public)))) == 1
+    for other in ("def draw(x):\n    return x", "def log_softmax(x):\n    return 2 * x"):
+        assert list(definition_problems(notebook((other, [])))) == []
 
 
 def test_a_definition_cell_only_defines():
