@@ -75,8 +75,8 @@ use_style()
 # only, and a table says what may follow.
 
 # %%
-table = pd.DataFrame(small_batch.NEXT_TOKEN_PROBS).T.fillna(0.0)
-table.rename_axis("after", axis=0)
+next_probs = small_batch.NEXT_TOKEN_PROBS
+pd.DataFrame(next_probs).T.fillna(0.0).rename_axis("after", axis=0)
 
 # %% [markdown]
 # The second response to the prompt `2 + 2 =` is `so 5 .`, three tokens. The prompt ends with `=`,
@@ -85,10 +85,7 @@ table.rename_axis("after", axis=0)
 # %%
 tokens = ["=", *small_batch.RESPONSES[1].split()]
 steps = pd.DataFrame({"after": tokens[:-1], "token": tokens[1:]})
-steps["probability"] = [
-    small_batch.NEXT_TOKEN_PROBS[after][token]
-    for after, token in pairwise(tokens)
-]
+steps["probability"] = [next_probs[a][token] for a, token in pairwise(tokens)]
 steps["log-probability"] = [math.log(p) for p in steps["probability"]]
 steps.round(4)
 
@@ -110,20 +107,21 @@ assert math.isclose(math.exp(mean), expected_geometric_mean, abs_tol=5e-5)
 # responses grow longer.
 #
 # The first response, `so 4 . <eos>`, is as likely as the second, with one token more. The sum sees
-# no difference between the two. The mean does.
+# no difference between the two. The mean does: its geometric mean is .5623 and not .4642.
 
 # %% tags=["check", "claim:W30"]
-first = [0.5, 0.5, 0.8, 0.5]
+tokens = ["=", *small_batch.RESPONSES[0].split()]
+first = [next_probs[after][token] for after, token in pairwise(tokens)]
+assert first == [0.5, 0.5, 0.8, 0.5]
 expected = 0.1
 assert math.isclose(math.prod(first), expected)
 assert math.isclose(math.prod(first) ** (1 / 4), 0.5623, abs_tol=5e-5)
 
 # %% [markdown]
-# A test of the difference: the probabilities of all responses that start with `=` and have two
-# tokens add up to 1. Their geometric means don't.
+# A test of the difference: the probabilities of all pairs of tokens that may follow `=` add up
+# to 1. Their geometric means don't.
 
 # %%
-next_probs = small_batch.NEXT_TOKEN_PROBS
 two_tokens = [
     p * q
     for token, p in next_probs["="].items()
@@ -162,7 +160,7 @@ assert math.isclose(log_prob, -709.8, abs_tol=0.05)
 # $$
 #
 # Written down as it stands, it works on small logits only: $e^{89}$ is more than float32 can hold,
-# and $e^{-104}$ is 0 to it.
+# and $e^{-110}$ is 0 to it.
 
 
 # %%
@@ -173,6 +171,10 @@ def naive_logsumexp(logits: Tensor) -> Tensor:
 examples = torch.tensor([[2.0, 1.0, 0.0], [102.0, 101.0, 100.0]])
 examples = torch.cat([examples, examples[1:] - 222])
 print(naive_logsumexp(examples))
+
+# %% tags=["check"]
+assert torch.tensor([89.0, -110.0]).exp().tolist() == [math.inf, 0]
+assert naive_logsumexp(examples)[1:].tolist() == [math.inf, -math.inf]
 
 # %% [markdown]
 # The three rows differ by a constant, so they have the same probabilities. The second overflows
@@ -194,7 +196,7 @@ def logsumexp(logits: Tensor) -> Tensor:
     return largest + exponentials.sum(dim=-1, keepdim=True).log()
 
 
-print(logsumexp(examples).squeeze(-1).numpy().round(4).tolist())
+print(logsumexp(examples).squeeze(-1))
 
 
 # %% tags=["definition"]
@@ -230,8 +232,8 @@ assert log_softmax(far_apart).tolist() == [0, -200]
 # Large models compute in bfloat16, which keeps 8 significant bits. Between 2 and 4 its numbers are
 # 1/64 apart, and $\ln .1 = -2.3026$ becomes −2.2969. That looks harmless until two such numbers
 # are subtracted. The ratio of a token's probability under the new and the old policy is
-# $e^{\log \pi_\theta - \log \pi_\text{old}}$, and one update moves a log-probability by
-# thousandths.
+# $e^{\log \pi_\theta - \log \pi_\text{old}}$, and one update may move a log-probability
+# by thousandths.
 
 # %%
 old = torch.tensor(0.1).log()
@@ -247,6 +249,7 @@ pd.DataFrame(ratios, index=["moved by +.005", "moved by -.004"]).round(4)
 
 # %% tags=["check"]
 assert old.bfloat16().item() == -2.296875
+assert torch.tensor(9.03).bfloat16().item() == 9
 expected = {"float32": [1.0050, 0.9960], "bfloat16": [1.0000, 0.9845]}
 for name, ratio in ratios.items():
     assert (ratio - torch.tensor(expected[name])).abs().max() < 5e-5
@@ -412,11 +415,12 @@ second = scored["log_probs"][1, mask[1]].exp().tolist()
 assert all(map(math.isclose, second, [0.5, 0.25, 0.8]))
 first_entropy = scored["token_entropy"][1, mask[1]][0].item()
 assert math.isclose(first_entropy, 1.0397, abs_tol=5e-5)
-label_scores = label_log_probs(policy.table[[5]], torch.tensor([6]))
-assert math.isclose(label_scores["log_probs"].exp().item(), 0.5)
+one = label_log_probs(torch.tensor([0.25, 0.75]).log(), torch.tensor(1))
+assert math.isclose(one["log_probs"].exp(), 0.75, abs_tol=1e-6)
 
 # %% [markdown]
-# The whole batch, one row a response. Sums and means run over the mask.
+# The whole batch, one row a response. Sums and means run over the mask. The package has the sum
+# under the name `sequence_logprob`.
 
 # %%
 log_probs = scored["log_probs"].detach()
@@ -431,11 +435,14 @@ overview = pd.DataFrame(
         "probability": sums.exp(),
         "mean": sums / lengths,
         "mean entropy": (token_entropy * mask).sum(dim=1) / lengths,
-    }
-).round(4)
-overview
+    },
+    index=small_batch.repeated_prompts,
+)
+overview.round(4)
 
 # %% tags=["check"]
+from gsmrl_helpers.rl import sequence_logprob
+
 for response, probability in zip(
     small_batch.RESPONSES, sums.exp(), strict=True
 ):
@@ -443,6 +450,7 @@ for response, probability in zip(
     by_hand = math.prod(next_probs[after][token] for after, token in path)
     assert math.isclose(probability, by_hand)
 assert lengths.sum() == 20
+assert torch.equal(sequence_logprob(policy, **inputs, mask=mask), sums)
 
 # %% [markdown]
 # `log_probs` has a number at *every* position, those of the prompt and of the padding included.
@@ -547,7 +555,7 @@ assert math.isclose((0.2 + 1.2) / 2, 0.70, abs_tol=0.005)
 # \exp\Big( \frac{1}{L} \sum_t \log r_t \Big) = \Big( \prod_t r_t \Big)^{1/L} .
 # $$
 #
-# The second is the geometric mean of the first. To have two policies, let an update make `so`
+# The second is the geometric mean of the same ratios. To have two policies, let an update make `so`
 # likelier after `=`, and `4` likelier after `so`.
 
 # %%
@@ -569,9 +577,10 @@ means = pd.DataFrame(
         "response": small_batch.RESPONSES,
         "mean ratio": (log_ratios.exp() * mask).sum(1) / lengths,
         "exp of mean log-ratio": (log_ratios.sum(1) / lengths).exp(),
-    }
-).round(4)
-means
+    },
+    index=small_batch.repeated_prompts,
+)
+means.round(4)
 
 # %% tags=["check", "claim:W10"]
 ratios = log_ratios[1, mask[1]].exp()
@@ -831,9 +840,10 @@ head = torch.nn.Linear(width, V, bias=False)
 hidden_states = torch.randn(n_positions, width)
 labels = torch.zeros(n_positions, dtype=torch.int64)
 for n in (1, n_positions):
-    chunked_label_log_probs(hidden_states[:n], head, labels[:n], chunk_size)[
-        "log_probs"
-    ].sum().backward()
+    scored = chunked_label_log_probs(
+        hidden_states[:n], head, labels[:n], chunk_size
+    )
+    scored["log_probs"].sum().backward()
     status = open("/proc/self/status").read()
     print(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # the high-water mark
 """
@@ -882,10 +892,11 @@ def head_products(chunk_size: int | None) -> float:
     return counter.get_total_flops() / (2 * n_positions * width * V)
 
 
-print(f"plain {head_products(None):.0f}, chunked {head_products(16):.0f}")
+products = {"plain": head_products(None), "chunked": head_products(16)}
+print(products)
 
 # %% tags=["check"]
-assert head_products(None) == 3 and head_products(16) == 4
+assert products == {"plain": 3, "chunked": 4}
 
 # %% [markdown]
 # ## On a GPU
