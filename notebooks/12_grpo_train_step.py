@@ -58,6 +58,7 @@ from IPython.display import HTML
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+# %%
 import gsmrl_helpers
 from gsmrl_helpers import (
     aggregate_loss_across_microbatch,
@@ -81,6 +82,8 @@ from gsmrl_helpers.diagnostics import (
     check_mask_alignment,
     check_no_dropout,
 )
+
+# %%
 from gsmrl_helpers.findings import Findings
 from gsmrl_helpers.loop import Trainer, score, update_policy
 from gsmrl_helpers.memory import LiveBytes
@@ -101,27 +104,23 @@ prompts = small_batch.repeated_prompts
 responses = small_batch.rollout_responses
 truths = small_batch.repeated_ground_truths
 
+# %%
 rewards, _ = compute_rollout_rewards(
     small_batch.last_number_reward_fn, responses, truths
 )
 advantages, _ = compute_group_normalized_rewards(
     rewards, group_size=4, advantage_eps=0.0
 )
+
+# %%
 batch = tokenize_prompt_and_output(prompts, responses, tokenizer)
 batch["advantages"] = advantages
 mask, lengths = batch["response_mask"], batch["response_mask"].sum(dim=1)
 
 # %%
-pd.DataFrame(
-    {
-        "prompt": prompts,
-        "response": responses,
-        "tokens": lengths,
-        "reward": rewards,
-        "A": advantages.numpy().round(4),
-    },
-    index=range(1, 9),
-)
+shown = {"prompt": prompts, "response": responses, "tokens": lengths}
+shown |= {"reward": rewards, "A": advantages.numpy().round(4)}
+pd.DataFrame(shown, index=range(1, 9))
 
 # %% tags=["check"]
 assert rewards.tolist() == [1, 0, 0, 1, 1, 0, 0, 0]
@@ -143,6 +142,7 @@ def scores(policy: torch.nn.Module, batch: dict[str, Tensor]) -> Tensor:
     )["log_probs"]
 
 
+# %%
 policy.eval()
 with torch.no_grad():
     old_log_probs = scores(policy, batch)
@@ -160,6 +160,7 @@ token_loss, importance = compute_policy_gradient_loss(
 )
 loss = aggregate_loss_across_microbatch(token_loss, mask)
 
+# %%
 optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
 optimizer.zero_grad()
 loss.backward()
@@ -201,6 +202,8 @@ start = pd.DataFrame(
     {"A": advantages, "L": lengths, "w": weights, "token": first_tokens},
     index=range(1, 9),
 )
+
+# %%
 next_probs = small_batch.NEXT_TOKEN_PROBS["="]
 for token, p in next_probs.items():
     start[token] = start["w"] * ((start["token"] == token) - p)
@@ -235,6 +238,7 @@ def table_update(batch: dict[str, Tensor], token_weights: Tensor) -> Tensor:
     return torch.zeros_like(probs).index_put((present,), change, True)
 
 
+# %%
 update = table_update(batch, weights[:, None] * mask)
 
 # %% tags=["check"]
@@ -253,7 +257,7 @@ def corner(table: Tensor) -> pd.DataFrame:
 
 
 impossible = corner(table_before.softmax(-1)) < 1e-6
-figure, axes = plt.subplots(1, 3, figsize=(9, 3), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
 panels = [
     ("p before", table_before.softmax(-1), ".2f", "Greys", (0, 1.3)),
     ("change of the logits", update, "+.3f", "PuOr", (-0.13, 0.13)),
@@ -265,7 +269,7 @@ for ax, (title, table, digits, colours, (low, high)) in zip(
     sns.heatmap(
         corner(table), mask=impossible, annot=True, fmt=digits,
         cmap=colours, vmin=low, vmax=high, cbar=False, ax=ax,
-        linewidths=0.5, annot_kws={"size": 8},
+        linewidths=0.5, annot_kws={"size": 9},
     )  # fmt: skip
     ax.set(title=title, xlabel="next token", ylabel="after")
     ax.tick_params(rotation=0)
@@ -284,34 +288,39 @@ for ax, (title, table, digits, colours, (low, high)) in zip(
 # REINFORCE {cite}`williams1992reinforce` with the group's mean as its baseline. This holds for
 # every method of chapter 11. They differ from the second update on.
 
+
+# %%
+def first_update(policy, method: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient, ratios and clipped tokens, old policy = new policy."""
+    new = scores(policy, batch)
+    token_loss, info = compute_policy_gradient_loss(
+        advantages, new, method, new.detach(), 0.2, mask
+    )
+    loss = aggregate_loss_across_microbatch(token_loss, mask)
+    (gradient,) = torch.autograd.grad(loss, policy.table)
+    return gradient, info["ratio"][mask], info["is_clipped"]
+
+
 # %% tags=["check", "claim:W15"]
 generator = torch.Generator().manual_seed(0)
-ratios, clipped, differences = [], [], []
+off_by, n_clipped, differences = [], 0, []
 for _ in range(20):
     table = torch.randn(10, 10, generator=generator, dtype=torch.float64)
     random_policy = small_batch.TablePolicy(table)
-    new = scores(random_policy, batch)
-    gradients = {}
-    for method in ("none", "noclip", "grpo", "gspo", "cispo"):
-        token_loss, info = compute_policy_gradient_loss(
-            advantages, new, method, new.detach(), 0.2, mask
-        )
-        loss = aggregate_loss_across_microbatch(token_loss, mask)
-        (gradients[method],) = torch.autograd.grad(
-            loss, random_policy.table, retain_graph=True
-        )
-        ratios.append((info["ratio"][mask] - 1).abs().max())
-        clipped.append(info["is_clipped"].sum())
-        difference = (gradients[method] - gradients["none"]).abs().max()
-        differences.append(difference.item())
-assert gradients["none"].norm() > 0.01
-expected_ratio_off_by, expected_clipped, expected_difference = 0.0, 0, 0.0
-assert abs(max(ratios) - expected_ratio_off_by) < 1e-12
-assert sum(clipped) == expected_clipped
+    reinforce, *_ = first_update(random_policy, "none")
+    for method in ("noclip", "grpo", "gspo", "cispo"):
+        result, ratio, is_clipped = first_update(random_policy, method)
+        off_by.append((ratio - 1).abs().max().item())
+        n_clipped += int(is_clipped.sum())
+        differences.append((result - reinforce).abs().max().item())
+    assert reinforce.norm() > 0.01
+expected_off_by, expected_clipped, expected_difference = 0.0, 0, 0.0
+assert abs(max(off_by) - expected_off_by) < 1e-12
+assert n_clipped == expected_clipped
 assert abs(max(differences) - expected_difference) < 1e-12
 
 # %% [markdown]
-# So with one update per batch of rollouts, steps 4 and the ratio can be left out, and the standard
+# So with one update per batch of rollouts, step 4 and the ratio can be left out, and the standard
 # experiment of this book leaves them out. With several updates they decide. Take a second update on
 # the same rollouts, in two ways: with the old log-probabilities of step 4, and with ones that were
 # "refreshed" before the second update. The refreshed ones make every ratio 1 again. The loss no
@@ -321,13 +330,12 @@ assert abs(max(differences) - expected_difference) < 1e-12
 kept = (scores(policy, batch) - old_log_probs).exp()[mask].detach()
 refreshed = scores(policy, batch)
 refreshed = (refreshed - refreshed.detach()).exp()[mask].detach()
-pd.DataFrame(
-    {
-        "smallest ratio": [kept.min().item(), refreshed.min().item()],
-        "largest ratio": [kept.max().item(), refreshed.max().item()],
-    },
-    index=["old scored once", "old scored again"],
-).round(3)
+
+# %%
+ratios = {"old scored once": kept, "old scored again": refreshed}
+extremes = {name: [r.min(), r.max()] for name, r in ratios.items()}
+table = pd.DataFrame(extremes, ["smallest ratio", "largest ratio"]).T
+table.astype(float).round(3)
 
 # %% tags=["check"]
 assert math.isclose(kept.min(), 0.966, abs_tol=5e-4)
@@ -342,9 +350,10 @@ assert (refreshed == 1).all()
 # that are already there; its graph is then freed. Clearing the gradients and the optimizer's step
 # happen once per batch.
 #
-# First the loss of one microbatch, with everything that it may contain. $\beta$ = `kl_coef`
-# weighs a KL penalty against a frozen reference policy, `entropy_coef` a bonus for entropy. Both
-# are 0 unless said otherwise.
+# First the loss of one microbatch, with everything that it may contain. An `Objective` holds the
+# options: method, clip range, normalisation, and two coefficients. $\beta$ = `kl_coef` weighs a KL
+# penalty against a frozen reference policy, `entropy_coef` a bonus for entropy; both are 0 unless
+# said otherwise. Beside the loss it returns what is logged of every token.
 
 # %% tags=["definition"]
 from gsmrl_helpers.accumulation import Batch
@@ -365,7 +374,8 @@ def microbatch_loss(
         microbatch["labels"],
         return_token_entropy=True,
     )
-    # No gradient comes back through a masked position, whatever old or ref hold there.
+    # No gradient comes back through a masked position, whatever old or ref
+    # hold there.
     log_probs = scored["log_probs"].masked_fill(~mask, 0.0)
     token_loss, importance = compute_policy_gradient_loss(
         microbatch["advantages"],
@@ -376,7 +386,7 @@ def microbatch_loss(
         mask,
     )
     token_entropy = scored["token_entropy"]
-    # Only logged, it would keep a second graph over the whole vocabulary alive.
+    # Only logged, it would keep a second graph over the vocabulary alive.
     token_entropy = (
         token_entropy if objective.entropy_coef else token_entropy.detach()
     )
@@ -413,10 +423,29 @@ assert (token_values["kl_to_old"][mask] == 0).all()
 
 # %% [markdown]
 # Which gradient must come out in the end? That of the whole batch, to the last digit that floating
-# point keeps, however the batch is cut. For "constant" and "token" this takes no care: the loss is
-# a sum over tokens divided by a number of the *whole* batch, so the microbatches' losses add up.
-# For "sequence" each microbatch returns the mean over *its* responses. It has to be weighted by its
-# share of all of them: 3 of 8 responses count 3/8.
+# point keeps, however the batch is cut. Here it is, in one graph and for each normalisation of
+# {doc}`11_policy_gradient_loss`.
+
+
+# %%
+def full_batch_gradient(normalization: str) -> Tensor:
+    """One graph over all eight responses, nothing accumulated."""
+    policy = small_batch.make_policy()
+    token_loss, _ = compute_policy_gradient_loss(
+        advantages, scores(policy, batch)
+    )
+    constant = {"sequence": None, "constant": 32.0, "token": 20.0}
+    aggregate_loss_across_microbatch(
+        token_loss, mask, normalization, constant[normalization]
+    ).backward()
+    return policy.table.grad
+
+
+# %% [markdown]
+# Now in pieces. For "constant" and "token" the loss is a sum over tokens, divided by a number of the
+# *whole* batch, so the microbatches' losses add up. For "sequence" each microbatch returns the mean
+# over *its* responses. It has to be weighted by its share of all of them: 3 of 8 responses count
+# 3/8. `rows` says which responses go through the model; for now, all.
 
 # %% tags=["definition", "solution"]
 from dataclasses import replace
@@ -432,7 +461,7 @@ def accumulate_gradients(
     objective: Objective,
     microbatch_size: int,
 ) -> tuple[Tensor, TokenMeans]:
-    """Leave in `.grad` the gradient of the whole batch's loss; return the loss."""
+    """Leave the whole batch's gradient in `.grad`; return its loss."""
     for parameter in model.parameters():
         parameter.grad = (
             torch.zeros_like(parameter) if parameter.requires_grad else None
@@ -457,19 +486,6 @@ def accumulate_gradients(
 
 
 # %% tags=["check", "claim:A19"]
-def full_batch_gradient(normalization: str) -> Tensor:
-    """One graph over all eight responses, nothing accumulated."""
-    policy = small_batch.make_policy()
-    token_loss, _ = compute_policy_gradient_loss(
-        advantages, scores(policy, batch)
-    )
-    constant = {"sequence": None, "constant": 32.0, "token": 20.0}
-    aggregate_loss_across_microbatch(
-        token_loss, mask, normalization, constant[normalization]
-    ).backward()
-    return policy.table.grad
-
-
 orders = [torch.randperm(8, generator=generator) for _ in range(10)]
 differences = {}
 for normalization in ("sequence", "constant", "token"):
@@ -488,16 +504,16 @@ assert abs(max(differences.values()) - expected) < 1e-12
 
 # %% [markdown]
 # Every size of microbatch from 1 to 8, the rows in ten random orders, three normalisations: the
-# gradient of the full batch each time. `take_rows` picks the rows and drops columns that hold only
-# padding; `dropout_off` puts every module into eval mode for the length of the block, and gradients
-# still flow.
+# gradient of the full batch each time. Of the helpers, `take_rows` picks the rows and drops columns
+# that hold only padding; `dropout_off` puts every module into eval mode for the length of the block,
+# and gradients still flow; `TokenMeans` averages the values to be logged over all tokens.
 #
 # ## Responses that can be left out
 #
 # A response with advantage 0 adds nothing to a policy-gradient loss, and its gradient is exactly 0.
 # Under a mean baseline these are the groups in which all rewards are equal; without a baseline, all
-# wrong responses. They need not go through the model at all, and late in training they are most of
-# the batch.
+# wrong responses. They need not go through the model at all, and late in training they can be most
+# of the batch.
 
 
 # %% tags=["definition"]
@@ -508,6 +524,12 @@ def rows_with_gradient(batch: Batch, objective: Objective) -> Tensor:
         moves = moves & (batch["advantages"] != 0)
     return moves.nonzero().flatten()
 
+
+# %% tags=["check"]
+rft = {**batch, "advantages": rewards}  # no baseline, no normaliser
+assert rows_with_gradient(batch, Objective()).tolist() == list(range(8))
+assert rows_with_gradient(rft, Objective()).tolist() == [0, 3, 4]
+assert len(rows_with_gradient(rft, Objective(kl_coef=0.1))) == 8
 
 # %% [markdown]
 # Two conditions come with it. The first: the denominators stay those of the whole batch, left-out
@@ -520,7 +542,7 @@ def rows_with_gradient(batch: Batch, objective: Objective) -> Tensor:
 # `accumulate_gradients` starts with zeros.
 
 
-# %% tags=["check", "claim:A20"]
+# %%
 def two_adam_steps(cases: list[Tensor], pruned: bool) -> tuple[Tensor, ...]:
     """Table and running averages after one step for each (8,) of A."""
     policy, objective, trained = small_batch.make_policy(), Objective(), 0
@@ -538,6 +560,7 @@ def two_adam_steps(cases: list[Tensor], pruned: bool) -> tuple[Tensor, ...]:
     return policy.table.detach(), *averages, torch.tensor(trained)
 
 
+# %% tags=["check", "claim:A20"]
 differences, rows_saved = [], 0
 for _ in range(20):
     drawn = torch.randn(8, generator=generator)
@@ -551,7 +574,6 @@ for _ in range(20):
 expected = 0.0
 assert abs(max(differences) - expected) < 1e-12
 assert rows_saved > 160
-assert rows_with_gradient(batch, Objective()).tolist() == list(range(8))
 
 # %% [markdown]
 # In each case the second batch had no signal whatever. The weights moved all the same, by
@@ -563,6 +585,7 @@ after_one, *_ = two_adam_steps([first], pruned=True)
 after_two, *_ = two_adam_steps([first, second], pruned=True)
 assert (after_two - after_one).abs().max() > 0.05
 
+# %% tags=["check"]
 skipped = small_batch.make_policy()
 optimizer = torch.optim.AdamW(skipped.parameters(), lr=0.1)
 accumulate_gradients(skipped, batch, torch.arange(8), Objective(), 8)
@@ -578,15 +601,14 @@ assert (skipped.table - after_one).abs().max() < 1e-12
 
 # %% tags=["check", "claim:W34"]
 equal = {**batch, "advantages": torch.zeros(8)}
-equal["ref_log_probs"] = scores(small_batch.TablePolicy(table), batch)
-norms, trained = {}, {}
+equal["ref_log_probs"] = scores(random_policy, batch).detach()
+norms, trained, everything = {}, {}, torch.arange(8)
 for name, objective in {
     "neither": Objective(),
     "KL": Objective(kl_coef=0.1),
     "entropy": Objective(entropy_coef=0.1),
 }.items():
     trained[name] = len(rows_with_gradient(equal, objective))
-    everything = torch.arange(8)
     accumulate_gradients(policy, equal, everything, objective, 8)
     norms[name] = policy.table.grad.norm().item()
 expected_trained = {"neither": 0, "KL": 8, "entropy": 8}
@@ -608,7 +630,7 @@ for name, expected_norm in expected_norms.items():
 # gradient had *before* clipping and stops if it is not finite: one NaN in one weight would spoil
 # the policy for good.
 
-# %%
+# %% tags=["hide-input"]
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
@@ -635,6 +657,26 @@ from gsmrl_helpers.train_step import (
     score_rollouts,
     training_metrics,
 )
+
+
+# %%
+def one_step(step, **options) -> tuple[torch.nn.Module, dict]:
+    policy = small_batch.make_policy()
+    arguments = {
+        "gradient_accumulation_steps": 3,
+        "max_grad_norm": 1.0,
+        "reward_fn": small_batch.last_number_reward_fn,
+        "repeated_prompts": prompts,
+        "rollout_responses": responses,
+        "repeated_ground_truths": truths,
+        "group_size": 4,
+        "advantage_eps": 0.0,
+    }
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    _, metadata = step(
+        policy, tokenizer, optimizer, **{**arguments, **options}
+    )
+    return policy, metadata
 
 
 # %% tags=["definition", "solution"]
@@ -665,7 +707,7 @@ def grpo_train_step(
     kl_estimator: KLEstimator = "k3",
     entropy_coef: float = 0.0,
 ) -> tuple[Tensor, dict[str, float | None]]:
-    """Take one optimizer step on the rollouts; return the loss and metrics."""
+    """One optimizer step on the rollouts; returns the loss and metrics."""
     objective = Objective(
         importance_reweighting_method,
         cliprange,
@@ -698,7 +740,8 @@ def grpo_train_step(
         batch["response_mask"], advantages, old_log_probs, ref_log_probs
     )
 
-    # New log-probabilities, loss and gradient, microbatch by microbatch; then clip and step.
+    # New log-probabilities, loss and gradient, microbatch by microbatch;
+    # then clip and step.
     rows = rows_with_gradient(batch, objective)
     microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
@@ -727,28 +770,11 @@ def grpo_train_step(
 
 
 # %% tags=["check"]
-def one_step(step, **options) -> tuple[torch.nn.Module, dict]:
-    policy = small_batch.make_policy()
-    arguments = {
-        "gradient_accumulation_steps": 3,
-        "max_grad_norm": 1.0,
-        "reward_fn": small_batch.last_number_reward_fn,
-        "repeated_prompts": prompts,
-        "rollout_responses": responses,
-        "repeated_ground_truths": truths,
-        "group_size": 4,
-        "advantage_eps": 0.0,
-    }
-    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
-    _, metadata = step(
-        policy, tokenizer, optimizer, **{**arguments, **options}
-    )
-    return policy, metadata
-
-
 stepped, metadata = one_step(grpo_train_step)
 assert (stepped.table - table_after).abs().max() < 1e-12
 assert math.isclose(metadata["grad_norm"], grad_norm, abs_tol=1e-12)
+
+# %% tags=["check"]
 for options in (
     {"loss_normalization": "token", "max_grad_norm": 0.01},
     {"baseline": "none", "advantage_normalizer": "none"},
@@ -782,10 +808,13 @@ config = experiment_config(
 )
 trainer = Trainer.from_config(config)
 problems = load_problems(config, "train")[:8]
+
+# %%
 rollouts = trainer.sample(problems, 8, "train", 1)
 sampled_ids = [c.token_ids for c in rollouts.completions]
 old_log_probs = score(trainer, trainer.model, rollouts)
 
+# %%
 _, metadata = grpo_train_step(
     trainer.model,
     trainer.tokenizer,
@@ -807,12 +836,11 @@ _, metadata = grpo_train_step(
 shown = [
     *("mean_reward", "mean_format_reward", "response_length"),
     *("no_signal_group_share", "trained_row_share", "token_entropy"),
-    *("loss", "grad_norm", "mean_ratio", "clip_fraction"),
+    *("loss", "grad_norm", "mean_ratio", "clip_fraction", "kl_to_ref"),
 ]
-report = [
-    (name, f"{round(metadata[name], 3) + 0:g}", STEP_METRICS[name])
-    for name in shown
-]
+known = {n: metadata[n] for n in shown if metadata[n] is not None}
+in_short = {n: f"{round(value, 3) + 0:g}" for n, value in known.items()}
+report = [(n, in_short.get(n, "None"), STEP_METRICS[n]) for n in shown]
 HTML(as_html(pd.DataFrame(report, columns=["metric", "value", "meaning"])))
 
 # %% tags=["check"]
@@ -845,12 +873,14 @@ parts = {
 calls = []
 
 
+# %%
 def note_call(frame, event, _) -> None:
     part = parts.get(frame.f_code.co_name) if event == "call" else None
     if part and calls[-1:] != [part]:
         calls.append(part)
 
 
+# %%
 two_updates = {"train_batch_size": 32, "cliprange": 0.2}
 two_updates["importance_reweighting_method"] = "grpo"
 looped = replace(trainer, config=config.model_copy(update=two_updates))
@@ -896,12 +926,15 @@ def plain_loss(
     return aggregate_loss_across_microbatch(terms, mask)
 
 
+# %%
 policy = small_batch.make_policy()
 with LiveBytes() as memory:
     new = scores(policy, batch)
     one_graph = memory.live
     old_with_graph = scores(policy, batch)
     two_graphs = memory.live
+
+# %%
 loss = plain_loss(batch, new, old_with_graph, mask)
 loss.backward()
 check_finite_gradients(policy)
@@ -912,6 +945,7 @@ assert abs(policy.table.grad.abs().max() - expected_gradient) < 1e-15
 assert abs(two_graphs / one_graph - expected_memory_ratio) < 1e-9
 assert not check_finite_gradients(policy).ok
 
+# %% tags=["check"]
 policy.zero_grad()
 new = scores(policy, batch)
 plain_loss(batch, new, new.detach(), mask).backward()
@@ -939,6 +973,7 @@ def counted(mask: Tensor) -> list[str]:
     return [" ".join(name for name, on in pair if on) for pair in pairs]
 
 
+# %%
 shown_masks = {"right": mask, **wrong_masks}
 pd.DataFrame(
     {f"mask {name}": counted(mask) for name, mask in shown_masks.items()},
@@ -965,7 +1000,6 @@ gained = {n: int((wrong & ~mask).sum()) for n, wrong in wrong_masks.items()}
 expected_lost = {"not shifted": 8, "twice": 8}
 expected_gained = {"not shifted": 7, "twice": 8}
 assert lost == expected_lost and gained == expected_gained
-
 expected_is_right = {"right": True, "not shifted": False, "twice": False}
 is_right = {
     name: check_mask_alignment(
@@ -998,7 +1032,8 @@ check_distinct_samples(repeated)
 copies = ["so 4 ."] * 4 + ["5 ."] * 4
 _, no_signal = one_step(grpo_train_step, rollout_responses=copies)
 shown = ["mean_reward", "no_signal_group_share", "grad_norm", "token_entropy"]
-pd.Series({name: no_signal[name] for name in shown}, name="value").to_frame()
+values = {name: no_signal[name] for name in shown}
+pd.Series(values, name="value", dtype=object).to_frame()
 
 # %% tags=["check"]
 assert not check_distinct_samples(repeated).ok
@@ -1032,6 +1067,7 @@ def own_means(policy, batch, rows, objective, microbatch_size) -> None:
         (loss / len(chunks)).backward()
 
 
+# %%
 def error_by_size(normalization: str) -> dict[int, float]:
     whole, objective = full_batch_gradient(normalization), Objective()
     objective = replace(objective, loss_normalization=normalization)
@@ -1043,6 +1079,7 @@ def error_by_size(normalization: str) -> dict[int, float]:
     return errors
 
 
+# %%
 errors = pd.DataFrame({n: error_by_size(n) for n in ("sequence", "token")})
 errors.rename_axis("rows in a microbatch").abs().round(2).T
 
@@ -1078,6 +1115,8 @@ for normalization in ("sequence", "token"):
 dropping = copy.deepcopy(trainer.model)
 for layer in dropping.model.layers:
     layer.self_attn.attention_dropout = 0.1
+
+# %%
 real_batch = tokenize_prompt_and_output(
     rollouts.prompts[:16],
     [c.text for c in rollouts.completions[:16]],
@@ -1125,12 +1164,8 @@ assert table_of_switches.iloc[:2, 2].min() > 0.1
 
 # %% tags=["nbval-ignore-output"]
 dropping.train()
-Findings(
-    (
-        check_no_dropout(dropping),
-        check_first_ratio(dropping, real_batch),
-    )
-)
+found = check_no_dropout(dropping), check_first_ratio(dropping, real_batch)
+Findings(found)
 
 # %% [markdown]
 # A ratio that is not 1 has a second common cause. The engine that samples may run in another
@@ -1141,6 +1176,8 @@ Findings(
 dropping.eval()
 assert check_no_dropout(dropping).ok
 assert check_first_ratio(dropping, real_batch).ok
+
+# %% tags=["check"]
 sixteen_bits = copy.deepcopy(dropping).bfloat16()
 with torch.no_grad():
     engine_log_probs = scores(sixteen_bits, real_batch)
@@ -1176,7 +1213,8 @@ def sample_responses(
     ]
 
 
-def expected_reward(policy) -> float:
+# %% tags=["hide-input"]
+def exact_reward(policy) -> float:
     """Σ π(y) r(y) for the prompt 2 + 2 =, by the state of a response:
     its present token, whether its last number is 4, whether it has a stop."""
     probs = policy.table.detach().softmax(-1)
@@ -1202,9 +1240,11 @@ sampled = sample_responses(small_batch.make_policy(), 4000, generator)
 graded = [
     small_batch.last_number_reward_fn(r, "4")["reward"] for r in sampled
 ]
-exact = expected_reward(small_batch.make_policy())
+exact = exact_reward(small_batch.make_policy())
 assert math.isclose(exact, 0.4999, abs_tol=5e-5)
 assert abs(sum(graded) / 4000 - exact) < 4 * (0.25 / 4000) ** 0.5
+
+# %% tags=["check"]
 twice = sample_responses(small_batch.make_policy(), 2, generator, True)
 assert twice[0] == twice[1]
 
@@ -1222,6 +1262,7 @@ def graph_kept(policy, batch) -> None:
     plain_loss(batch, new, new, batch["response_mask"]).backward()
 
 
+# %%
 def mask_unshifted(policy, batch) -> None:
     new, mask = scores(policy, batch), batch["response_mask"]
     plain_loss(batch, new, new.detach(), pad(mask, (1, -1))).backward()
@@ -1236,7 +1277,7 @@ def reward_curve(set_gradient, seed: int, one_seed: bool = False) -> Tensor:
     policy, generator = small_batch.make_policy(), torch.Generator()
     generator.manual_seed(seed)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
-    curve = [expected_reward(policy)]
+    curve = [exact_reward(policy)]
     for _ in range(30):
         texts = sample_responses(policy, 16, generator, one_seed)
         batch = tokenize_prompt_and_output(["2 + 2 ="] * 16, texts, tokenizer)
@@ -1247,7 +1288,7 @@ def reward_curve(set_gradient, seed: int, one_seed: bool = False) -> Tensor:
         optimizer.zero_grad()
         set_gradient(policy, batch)
         optimizer.step()
-        curve.append(expected_reward(policy))
+        curve.append(exact_reward(policy))
     return torch.tensor(curve)
 
 
@@ -1259,6 +1300,8 @@ ways = {
     "mask not shifted": (mask_unshifted, False),
     "microbatch's own mean (15 + 1)": (own_mean_of_15_and_1, False),
 }
+
+# %%
 curves = {
     name: torch.stack([reward_curve(way, seed, same) for seed in range(4)])
     for name, (way, same) in ways.items()
@@ -1302,10 +1345,10 @@ assert abs(last["sound"] - last["microbatch's own mean (15 + 1)"]) < 0.02
 # %% [markdown]
 # The flat curves one would notice, without knowing which of several causes it is. The policy with
 # the unshifted mask goes from .50 to .81: whoever has not seen .88 takes that for success, although
-# its choice after `=` was never trained. And the microbatch's own mean leaves no trace here at all.
-# It changes the weights of responses that are equally good on average. It would show where
-# the size of a microbatch goes with what is in it, as it does when responses are left out. A
-# reward curve is no test of a training step.
+# its choice after `=` was never trained. And the microbatch's own mean leaves no trace here. It gives the
+# last of the 16 responses half of the weight, so the gradient points the same way on average, with
+# more noise. Uneven microbatches are the rule as soon as responses are left out. A reward curve is
+# no test of a training step.
 #
 # ## All checks before the first step
 #
@@ -1419,13 +1462,14 @@ policy = small_batch.make_policy()
 new = scores(policy, batch)
 plain_loss(batch, new, new, mask).backward()
 noise = 0.3 * torch.randn(new.shape, generator=generator)
-symptoms = ["grad_norm", "mean_ratio", "no_signal_group_share"]
 ratio_options = {"importance_reweighting_method": "noclip"}
+ratio_options["old_log_probs"] = new.detach() + noise
+
+# %%
+symptoms = ["grad_norm", "mean_ratio", "no_signal_group_share"]
 package_step = gsmrl_helpers.grpo_train_step
 reports = {
-    "A": one_step(
-        package_step, old_log_probs=new.detach() + noise, **ratio_options
-    )[1],
+    "A": one_step(package_step, **ratio_options)[1],
     "B": {
         "grad_norm": policy.table.grad.norm().item(),
         "mean_ratio": 1.0,
