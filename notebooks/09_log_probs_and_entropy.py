@@ -419,7 +419,7 @@ one = label_log_probs(torch.tensor([0.25, 0.75]).log(), torch.tensor(1))
 assert math.isclose(one["log_probs"].exp(), 0.75, abs_tol=1e-6)
 
 # %% [markdown]
-# The whole batch, one row a response. Sums and means run over the mask. The package has the sum
+# The whole batch, one row a response, four to each prompt. Sums and means run over the mask. The package has the sum
 # under the name `sequence_logprob`.
 
 # %%
@@ -436,7 +436,7 @@ overview = pd.DataFrame(
         "mean": sums / lengths,
         "mean entropy": (token_entropy * mask).sum(dim=1) / lengths,
     },
-    index=small_batch.repeated_prompts,
+    index=range(1, 9),
 )
 overview.round(4)
 
@@ -578,7 +578,7 @@ means = pd.DataFrame(
         "mean ratio": (log_ratios.exp() * mask).sum(1) / lengths,
         "exp of mean log-ratio": (log_ratios.sum(1) / lengths).exp(),
     },
-    index=small_batch.repeated_prompts,
+    index=range(1, 9),
 )
 means.round(4)
 
