@@ -419,8 +419,8 @@ one = label_log_probs(torch.tensor([0.25, 0.75]).log(), torch.tensor(1))
 assert math.isclose(one["log_probs"].exp(), 0.75, abs_tol=1e-6)
 
 # %% [markdown]
-# The whole batch, one row a response, four to each prompt. Sums and means run over the mask. The package has the sum
-# under the name `sequence_logprob`.
+# The whole batch, one row a response, four to each prompt. Sums and means run over the mask. The
+# package has the sum under the name `sequence_logprob`.
 
 # %%
 log_probs = scored["log_probs"].detach()
