@@ -703,7 +703,7 @@ assert list(held.values()) == [1.00, 3.25, 1.00]
 #
 # Forward, that is a loop. Backward, the gradient needs the logits again, and a graph would keep
 # those of all chunks. `torch.utils.checkpoint` computes them a second time instead, chunk by
-# chunk, when the backward pass comes to them: memory bought with time (Chen et al., 2016).
+# chunk, when the backward pass comes to them: memory bought with time {cite}`chen2016sublinear`.
 
 
 # %% tags=["definition"]
