@@ -442,10 +442,10 @@ def full_batch_gradient(normalization: str) -> Tensor:
 
 
 # %% [markdown]
-# Now in pieces. For "constant" and "token" the loss is a sum over tokens, divided by a number of the
-# *whole* batch, so the microbatches' losses add up. For "sequence" each microbatch returns the mean
-# over *its* responses. It has to be weighted by its share of all of them: 3 of 8 responses count
-# 3/8. `rows` says which responses go through the model; for now, all.
+# Now in pieces. For "constant" and "token" the loss is a sum over tokens, divided by a number of
+# the *whole* batch, so the microbatches' losses add up. For "sequence" each microbatch returns the
+# mean over *its* responses. It has to be weighted by its share of all of them: 3 of 8 responses
+# count 3/8. `rows` says which responses go through the model; for now, all.
 
 # %% tags=["definition", "solution"]
 from dataclasses import replace
@@ -505,8 +505,8 @@ assert abs(max(differences.values()) - expected) < 1e-12
 # %% [markdown]
 # Every size of microbatch from 1 to 8, the rows in ten random orders, three normalisations: the
 # gradient of the full batch each time. Of the helpers, `take_rows` picks the rows and drops columns
-# that hold only padding; `dropout_off` puts every module into eval mode for the length of the block,
-# and gradients still flow; `TokenMeans` averages the values to be logged over all tokens.
+# that hold only padding; `dropout_off` puts every module into eval mode for the length of the
+# block, and gradients still flow; `TokenMeans` averages the values to be logged over all tokens.
 #
 # ## Responses that can be left out
 #
@@ -1345,9 +1345,9 @@ assert abs(last["sound"] - last["microbatch's own mean (15 + 1)"]) < 0.02
 # %% [markdown]
 # The flat curves one would notice, without knowing which of several causes it is. The policy with
 # the unshifted mask goes from .50 to .81: whoever has not seen .88 takes that for success, although
-# its choice after `=` was never trained. And the microbatch's own mean leaves no trace here. It gives the
-# last of the 16 responses half of the weight, so the gradient points the same way on average, with
-# more noise. Uneven microbatches are the rule as soon as responses are left out. A reward curve is
+# its choice after `=` was never trained. And the microbatch's own mean leaves no trace here. It
+# gives the last of the 16 responses half of the weight, so the gradient points the same way on
+# average, with more noise. Uneven microbatches are the rule as soon as responses are left out. A reward curve is
 # no test of a training step.
 #
 # ## All checks before the first step
