@@ -1347,8 +1347,8 @@ assert abs(last["sound"] - last["microbatch's own mean (15 + 1)"]) < 0.02
 # the unshifted mask goes from .50 to .81: whoever has not seen .88 takes that for success, although
 # its choice after `=` was never trained. And the microbatch's own mean leaves no trace here. It
 # gives the last of the 16 responses half of the weight, so the gradient points the same way on
-# average, with more noise. Uneven microbatches are the rule as soon as responses are left out. A reward curve is
-# no test of a training step.
+# average, with more noise. Uneven microbatches are the rule as soon as responses are left out. A
+# reward curve is no test of a training step.
 #
 # ## All checks before the first step
 #
