@@ -151,7 +151,10 @@ def weight(y: int, z: int) -> sp.Expr:
 weighted = mean_over(
     p_0, q_0, lambda y, z: weight(y, z) * (y * z - b) * (y - p)
 )
-show(r"\mathbb{E}_{\pi_0}[w \cdot (r - b) \cdot \text{score}]", weighted)
+show(
+    r"\mathbb{E}_{\pi_0}[w \cdot (\text{reward} - b) \cdot \text{score}]",
+    weighted,
+)
 
 # %% tags=["check"]
 assert sp.simplify(weighted - true) == 0
@@ -245,7 +248,7 @@ for now, share in ((0.55, 0.4), (0.6, 1.0), (0.7, 0.4)):
     left.annotate(
         f"p = {now}",
         (shown[-1], variance[-1]),
-        xytext=(-30, 4),
+        xytext=(-38, 4) if variance[-1] < 1e11 else (6, -8),
         textcoords="offset points",
         fontsize=8.5,
     )
@@ -277,10 +280,10 @@ right.legend(loc="upper left")
 plt.show()
 
 # %% [markdown]
-# *Left: on the logarithmic axis the variance of the weight is a straight line in the length: it
-# grows exponentially, and the steeper, the further the policy has moved. Right: the mean of all
-# three distributions is a weight of 1, the grey line. With 512 tokens nearly all answers lie far to
-# its left.*
+# *Left: on the logarithmic axis the variance of the weight soon is a straight line in the length:
+# it grows exponentially, and the steeper, the further the policy has moved. Right: the mean of all
+# three distributions is a weight of 1, the grey line. With 512 tokens nearly all answers lie far
+# to its left.*
 #
 # So there are two ends. The naive estimate has no extra noise and a bias. Exact weights have no
 # bias and, for a text of some length, nothing but noise. All methods in use are between the two.
@@ -312,20 +315,19 @@ def token_log_probs(theta: Tensor) -> Tensor:
 theta = torch.randn(
     40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64
 )
+for t in range(LENGTH):
+    digits = answers[:, :t] @ 3 ** torch.arange(t).flip(0)  # in base 3
+    assert torch.equal(rows[:, t], (3**t - 1) // 2 + digits)
 assert rows.unique().tolist() == list(range(40))
-for prefix in (answers[:, :1], answers[:, :2], answers[:, :3]):
-    used = rows[:, prefix.shape[1]]
-    assert len(torch.cat([prefix, used[:, None]], 1).unique(dim=0)) == len(
-        used.unique()
-    )
 assert abs(token_log_probs(theta).sum(dim=1).exp().sum() - 1) < 1e-12
 
 # %% [markdown]
 # Logits are random, and about a third of the answers is right. The advantage of an answer is its
-# reward minus the old policy's mean reward; it is computed once and stays. A policy moves away from
-# the old one along a random direction. Its length is set such that at distance 1 the tokens'
+# reward minus the old policy's mean reward; it is computed once and stays. A policy moves away
+# from the old one along a random direction. Its length is set such that at distance 1 the tokens'
 # log-probabilities have changed by 1, in the root mean square over the old policy's answers (to
-# first order): the distance is the spread of $\log r_t$.
+# first order): the distance is the spread of $\log r_t$. (`jvp` gives the change along a
+# direction.)
 
 
 # %%
@@ -386,10 +388,11 @@ for other, there in zip(TREES, MOVED, strict=True):
     assert abs(other.p_0 @ other.advantages) < 1e-12
 
 # %% [markdown]
-# The expectation of an estimate is a sum over the 81 answers, weighted with $\pi_0(y)$. We give all
-# of them to the package's loss as one batch and multiply each row by its weight. The sum over the
-# tokens of an answer is what {doc}`11_policy_gradient_loss` calls "constant", with $Z = 1$. With
-# other weights we get something else: those of one single answer give that answer's estimate.
+# The expectation of an estimate is a sum over the 81 answers, weighted with $\pi_0(y)$. We give
+# all of them to the package's loss as one batch and multiply each row by its weight. The sum over
+# the tokens of an answer is what {doc}`11_policy_gradient_loss` calls "constant", with $Z = 1$.
+# With other weights we get something else: those of one single answer give that answer's estimate.
+# `grad` of `torch.func` turns a function into its gradient with respect to the first argument.
 #
 # Exact weighting has no method of its own in the package, nor need it: it is "noclip", whose token
 # has its own ratio, times the ratios of the answer's other tokens. The function below multiplies by
@@ -488,7 +491,8 @@ assert abs(relative_error(found, truth) - 0.58) < 5e-3
 
 
 # %% [markdown]
-# And the estimates of single answers, sampled from the old policy, have that mean:
+# And the estimates of single answers, sampled from the old policy, have that mean. (`vmap` takes
+# the gradient once for each row of the identity, all 81 at a time.)
 
 
 # %%
@@ -906,6 +910,46 @@ assert abs(min(left_by_tokens) - 0.66) < 5e-3
 assert abs(max(left_by_tokens) - 1.07) < 6e-3
 
 # %% [markdown]
+# ### The two tokens, once more
+#
+# Back to the example of the beginning, whose right answer has the ratios 1.4 and 1.6. Without a
+# baseline it is the only answer with a reward, so the mean estimate is how often the old policy
+# wrote it, 0.25, times the push on its first token, times that token's score, 0.3.
+
+
+# %%
+def mean_of_example(method: str, cliprange: float | None = None) -> float:
+    """The first component of the mean estimate, without a baseline."""
+    new = torch.tensor([[0.7, 0.8]], dtype=torch.float64).log()
+    new.requires_grad_()
+    old = torch.full_like(new, math.log(0.5))
+    loss, _ = compute_policy_gradient_loss(
+        torch.ones(1), new, method, old, cliprange, new < 0
+    )
+    (gradient,) = torch.autograd.grad(-loss.sum(), new)
+    return 0.25 * gradient[0, 0].item() * 0.3
+
+
+# %%
+example = {
+    "none": ("1", mean_of_example("none")),
+    "noclip": ("1.4", mean_of_example("noclip")),
+    "clip, ε = 0.2": ("0, as 1.4 > 1.2", mean_of_example("grpo", 0.2)),
+    "cispo, ε = 0.2": ("1.2", mean_of_example("cispo", 0.2)),
+    "gspo, ε = 0.2": ("0, as 1.497 > 1.2", mean_of_example("gspo", 0.2)),
+    "gspo, ε = 9": ("√2.24 = 1.497", mean_of_example("gspo", 9.0)),
+    "exact": ("1.4 · 1.6 = 2.24", float(weighted.subs(NUMBERS))),
+}
+shown = pd.DataFrame(example, index=["weight", "mean estimate"]).T
+shown["mean estimate"] = shown["mean estimate"].map("{:.4f}".format)
+shown
+
+# %% tags=["check"]
+by_hand = [1, 1.4, 0, 1.2, 0, 2.24**0.5, 2.24]
+for (_, value), in_front in zip(example.values(), by_hand, strict=True):
+    assert abs(value - 0.075 * in_front) < 1e-12
+
+# %% [markdown]
 # ## The map
 #
 # Now all methods on one sheet. For each we compute, on eight trees, the bias (the length of the
@@ -1054,8 +1098,9 @@ finish(figure, axes)
 #
 # At distance 1 exact weights have ten times the variance of a fresh sample in a random direction,
 # on answers of four tokens. Uphill, clip has a bias of 1.15 as early as at distance 0.2, more than
-# an estimate that is always zero. Of its mean, only the part 0.02 still points along the gradient:
-# every token that has gone the right way is silent, and what is left are tokens to be called back.
+# an estimate that is always zero. The part of its mean that points along the gradient is 0.02 of
+# what it should be: tokens that have gone the right way are silent, and what is left is to call
+# others back.
 
 # %% tags=["check"]
 far, near = means.xs(1.0, level="distance"), means.xs(0.2, level="distance")
@@ -1081,6 +1126,7 @@ assert (by_method["cispo"] - by_method["noclip"]).abs().max() < 0.05
 # %%
 def progress(row: pd.DataFrame, n: int) -> pd.Series:
     """Uphill part of a step of length 1 along a mean of n estimates."""
+    # |m|² = |m - g|² + 2 m·g - |g|², in units of |g|², the gradient's
     mean_square = row["bias"] ** 2 + 2 * row["uphill part"] - 1
     return row["uphill part"] / (mean_square + row["noise"] / n) ** 0.5
 
@@ -1133,13 +1179,13 @@ assert progress_table(8).max().max() < 0.45
 # the same way, to $0.04 \cdot 31 = 1.24$. So the end of a batch lies just where the methods part.
 # And exact weights are out of the question there: the variance of one ratio is about the squared
 # spread, so that over 512 tokens a spread of 0.04 makes $(1 + 0.04^2)^{512} - 1 = 1.27$, and one
-# of 0.22 makes $4 \cdot 10^{10}$.
+# of 0.22 makes more than $10^{10}$.
 
 # %% tags=["check"]
 assert 256 // 8 == 32 and abs(0.04 * 31**0.5 - 0.22) < 5e-3
 assert abs(0.04 * 31 - 1.24) < 1e-9
 assert abs((1 + 0.04**2) ** 512 - 1 - 1.27) < 5e-3
-assert abs(((1 + 0.22**2) ** 512 - 1) / 4e10 - 1) < 0.2
+assert 1e10 < (1 + 0.22**2) ** 512 - 1 < 1e11
 
 # %% [markdown]
 # So the practical question is less which weight estimates best than how far one lets the policy go
@@ -1241,8 +1287,9 @@ assert abs(block_surrogate(theta, tree, 4) - J(theta, tree)) < 1e-12
 # It then clips whole answers, so that the silence is all or nothing: with a narrow range, most
 # answers that have moved the right way are out at once.
 #
-# Which is to be chosen depends on the distance first. With few answers noise covers all differences
-# of bias, with many it does not, and over many updates noise averages out while a bias stays.
+# Which is to be chosen depends on the distance first. With few answers noise covers all
+# differences of bias, with many it does not, and over many updates noise averages out while a bias
+# stays. Far out, exact weights come first for any $n$, but only because four tokens are so few.
 # Within a distance where the unclipped methods agree, weights hardly matter; beyond, something has
 # to stop the policy.
 # :::
