@@ -14,13 +14,21 @@ from gsmrl_helpers.advantage_explorer import as_png
 from gsmrl_helpers.plots import line
 from gsmrl_helpers.sorting import PROMPTS, SortingHistory
 
+GREYS = {
+    "cmap": "Greys",
+    "vmin": 0,
+    "vmax": 1,
+    "origin": "lower",
+    "aspect": "auto",
+    "interpolation": "nearest",
+}
 SORTED = PROMPTS.sort(dim=1).values
 
 
 def draw_policy(ax: Axes, probs: Tensor, sorted_prompt: Sequence[int]) -> None:
     """The probabilities (pos, vocab) of one prompt as greys, a ring around each right token."""
     length, vocab_size = probs.shape
-    ax.imshow(probs.T.numpy(), cmap="Greys", vmin=0, vmax=1, origin="lower", aspect="auto")
+    ax.imshow(probs.T.numpy(), **GREYS)
     ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.6}
     ax.plot(range(length), sorted_prompt, ls="none", color=line("right")["color"], **ring)
     ax.set_xticks(range(length), [str(position + 1) for position in range(length)])
@@ -55,9 +63,7 @@ def plot_policy_over_time(history: SortingHistory, run: int) -> Figure:
     ):
         row[0].set_ylabel(f"prompt {prompt}\ntoken")
         for ax, token, probs in zip(row, right, by_pos.unbind(1), strict=True):
-            image = ax.imshow(
-                probs.T.numpy(), cmap="Greys", vmin=0, vmax=1, origin="lower", aspect="auto"
-            )
+            image = ax.imshow(probs.T.numpy(), **GREYS)
             at_end = {"color": line("right")["color"], "markersize": 7, "clip_on": False}
             ax.plot(num_epochs + 1, token, marker="<", **at_end)
             ax.set_yticks(range(vocab_size))
