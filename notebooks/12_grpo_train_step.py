@@ -773,8 +773,6 @@ def grpo_train_step(
 stepped, metadata = one_step(grpo_train_step)
 assert (stepped.table - table_after).abs().max() < 1e-12
 assert math.isclose(metadata["grad_norm"], grad_norm, abs_tol=1e-12)
-
-# %% tags=["check"]
 for options in (
     {"loss_normalization": "token", "max_grad_norm": 0.01},
     {"baseline": "none", "advantage_normalizer": "none"},
