@@ -50,7 +50,11 @@ def test_what_a_reader_writes_carries_the_points_of_all_problems_that_ask_for_it
         "compute_group_normalized_rewards": 1 + 0.5 + 0.5,
     }
     assert points_by_name("12_grpo_train_step", ROWS) == {"grpo_train_step": 5 + 2.5 + 2.5}
-    assert points_by_name("20_importance_weighting", ROWS) == {}  # a claim: nothing to write
+    assert points_by_name("20_importance_weighting", ROWS) == {
+        "ex-20-surrogate": 2,
+        "ex-20-bias-variance": 2,
+    }
+    assert points_by_name("13_run_grpo", ROWS) == {}  # a run: nothing to write
 
 
 # --- links --------------------------------------------------------------------------------------
