@@ -21,10 +21,11 @@ KEPT_CELL_METADATA = ("tags",)
 MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|tmp|work|Users|mnt|opt|var)/\S*|[A-Z]:\\Users"
 )
-ADDRESS = re.compile(r"<[\w.]+ [^<>]*at 0x[0-9a-f]{6,}>")  # of an object that was shown by accident
+# what matplotlib returns, shown by accident
+RETURNED = re.compile(r"<[\w.]+ [^<>]*at 0x[0-9a-f]{6,}>|^\[?Text\(|^\(?array\(\[.*BarContainer")
 PROGRESS_BAR = re.compile(r"\d+%\|[^|\n]*\||[━╸╺]{5,}\s+\d+%")  # tqdm's, rich's
 
-LITTER = {"machine path": MACHINE_PATH, "progress bar": PROGRESS_BAR, "memory address": ADDRESS}
+LITTER = {"machine path": MACHINE_PATH, "progress bar": PROGRESS_BAR, "returned object": RETURNED}
 
 
 def scrub(notebook: NotebookNode) -> NotebookNode:

@@ -185,12 +185,14 @@ def test_scrubbing_leaves_results_and_nothing_of_the_run(make_notebook):
     assert first.metadata.papermill == {"duration": 1.5}  # the original is left alone
 
 
-def test_an_object_shown_by_accident_is_litter(make_notebook):
+@pytest.mark.parametrize(
+    "text", ["<matplotlib.legend.Legend at 0x7fb8995e1110>", "[Text(0.0, 1.0, 'Change')]"]
+)
+def test_an_object_shown_by_accident_is_litter(make_notebook, text):
     notebook = read_notebook(make_notebook([("1", [])]))
-    shown = {"text/plain": "<matplotlib.legend.Legend at 0x7fb8995e1110>"}
-    notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", shown)]
+    notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", {"text/plain": text})]
     (problem,) = litter_problems(notebook, "10")
-    assert "cell 0 holds a memory address" in problem
+    assert "cell 0 holds a returned object" in problem
 
 
 def test_text_that_only_looks_like_litter_is_kept(make_notebook):
