@@ -25,8 +25,9 @@ from gsmrl_helpers.sorting import (
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
+    """Tensors this small are slower with two threads, on a busy machine by far."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
