@@ -168,7 +168,7 @@ def test_means_skip_what_is_unknown() -> None:
 
 
 @pytest.mark.skipif(
-    not os.environ.get("GSMRL_DATA") and not (DATA_DIR / "gsm8k").is_dir(),
+    not os.environ.get("GSMRL_DATA") and not (DATA_DIR / "gsm8k" / "train.jsonl").is_file(),
     reason="GSM8K is neither where GSMRL_DATA says nor in data/gsm8k",
 )
 def test_gsm8k_splits_do_not_overlap() -> None:
