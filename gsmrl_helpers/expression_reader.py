@@ -37,7 +37,7 @@ from gsmrl_helpers.numerals import parse_number, parse_numeral
 
 MAX_CHARS = 120
 MAX_DEPTH = 6
-MAX_PARTS = 40  # numbers, letters and operations, of all items together
+MAX_PARTS = 32  # numbers, letters and operations, of all items together
 MAX_ITEMS = 8
 MAX_LETTERS = 2
 
@@ -186,7 +186,7 @@ class _Reader:
 
     def juxtaposed(self, left: Expression, opening: str) -> Expression:
         """A product without a sign; refused where it may be a mixed number or a function."""
-        is_letter = left.operation == "leaf" and left.degree == (1, 0)
+        is_letter = left.operation == "leaf" and left.operands[0] in self.letters
         right = self.power()
         both_numbers = number_of(left) is not None and number_of(right) is not None
         if (is_letter and opening == "(") or (both_numbers and opening != "("):

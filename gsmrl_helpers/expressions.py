@@ -11,9 +11,10 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil
 from typing import Any, NamedTuple
 
-MAX_DEGREE = 6  # in the letters, of numerator and denominator together
+MAX_DEGREE = 6  # in letters, π and roots, of numerator and denominator together
 MAX_BITS = 128  # of numerator and denominator together, of any value on the way
 MAX_EXPONENT = 64
 MAX_ROOT = 4
@@ -31,7 +32,7 @@ class Expression:
         operation: ``+``, ``*``, ``/``, ``^``, or ``leaf``.
         operands: Two expressions; of a leaf, one number, letter, or ``"pi"``.
         bits: Upper bound for the bits of numerator and denominator together.
-        degree: Degrees of numerator and denominator in the letters.
+        degree: Degrees of numerator and denominator in letters, π and roots.
     """
 
     operation: str
@@ -63,7 +64,7 @@ def make_leaf(value: Fraction | str) -> Expression:
         NotReadableError: a number of more than `MAX_BITS`.
     """
     if isinstance(value, str):
-        return Expression("leaf", (value,), 4, (0 if value == "pi" else 1, 0))
+        return Expression("leaf", (value,), 4, (1, 0))
     bits = value.numerator.bit_length() + value.denominator.bit_length()
     if bits > MAX_BITS:
         raise NotReadableError
@@ -82,7 +83,10 @@ def combine(operation: str, left: Expression, right: Expression) -> Expression:
     if operation == "^":
         n = _checked_exponent(left, y)
         bits = left.bits * max(abs(n), 1)
-        degree = (int(a * n), int(b * n)) if n > 0 else (int(-b * n), int(-a * n))
+        if n.denominator == 1:
+            degree = (a * int(n), b * int(n)) if n > 0 else (-b * int(n), -a * int(n))
+        else:
+            degree = (ceil(abs(n)), 0)
     elif operation == "+":
         degree = (max(a + d, c + b), b + d)
     else:
@@ -105,11 +109,17 @@ def number_of(expression: Expression) -> Fraction | None:
 
 def _checked_exponent(base: Expression, exponent: Fraction | None) -> Fraction:
     """A number, small, and an integer where letters are raised to it."""
-    if exponent is None or abs(exponent) > MAX_EXPONENT:
+    if exponent is None or abs(exponent) > MAX_EXPONENT or exponent.denominator > MAX_ROOT:
         raise NotReadableError
-    if exponent.denominator > (1 if base.degree != (0, 0) else MAX_ROOT):
+    if exponent.denominator > 1 and _has_letter(base):
         raise NotReadableError
     return exponent
+
+
+def _has_letter(expression: Expression) -> bool:
+    if expression.operation == "leaf":
+        return expression.operands[0] != "pi" and number_of(expression) is None
+    return any(map(_has_letter, expression.operands))
 
 
 def evaluate(expression: Expression, leaf: Callable[[Fraction | str], Any]) -> Any:
