@@ -91,7 +91,7 @@ def combine(operation: str, left: Expression, right: Expression) -> Expression:
         degree = (max(a + d, c + b), b + d)
     else:
         degree = (a + c, b + d) if operation == "*" else (a + d, b + c)
-    if bits > MAX_BITS or sum(degree) > MAX_DEGREE:
+    if bits > MAX_BITS or sum(degree) > MAX_DEGREE or (operation == "/" and y == 0):
         raise NotReadableError
     if x is None or y is None or (operation == "^" and y.denominator != 1):
         return Expression(operation, (left, right), bits, degree)

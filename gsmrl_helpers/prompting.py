@@ -48,7 +48,7 @@ class Prompt:
         if self.reward_name not in REWARD_FNS:
             raise ValueError(
                 f"unknown reward function {self.reward_name!r} for prompt {self.name!r}; "
-                f"choose one of {', '.join(sorted(REWARD_FNS))}"
+                f"choose one of {', '.join(REWARD_FNS)}"
             )
 
     @property
