@@ -152,7 +152,7 @@ _NOT_UNITS = "|".join(
     ninths tenth tenths hundredth hundredths thousandth thousandths st nd rd th kilo mega giga
     pi tau sqrt root squared cubed exp log ln sin cos tan factorial point double twice triple
     inf infinity infinite nan mod modulo remainder base hex hexadecimal octal binary decimal power
-    plus minus times by multiplied divided over less than except negative percent pct cent cents
+    plus minus by multiplied itself divided over less than except negative percent pct cent cents
     below under above behind ahead before after ago short off too many much
     and or nor but if in of per an as at to from for with without on out is isn are was were be
     will not no never none nothing only about almost nearly roughly approximately maybe perhaps
@@ -162,8 +162,9 @@ _NOT_UNITS = "|".join(
 )
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 _SHORT = "kg|mg|km|cm|mm|ml|cl|dl|lb|oz|ft|yd|mi|hr|sq|cu|kb|mb|gb|tb|tv"  # 18xy is no unit
-_WORD = rf"(?!(?:{_NOT_UNITS})(?![a-z]))(?:[a-z]{{3,}}|{_SHORT})(?![a-z])"
-_NOUN = rf"{_WORD}(?:\s+{_WORD})?(?:\s*\^\s*[23])?"
+_NO = rf"(?!(?:{_NOT_UNITS})(?![a-z]))"
+_WORD = rf"{_NO}(?:[a-z]{{3,}}(?:-{_NO}[a-z]{{2,}})*|{_SHORT})(?![a-z-])"
+_NOUN = rf"{_WORD}(?:\s+{_WORD}|\s+over(?<=left\sover))?(?:\s*\^\s*[23])?"
 _EACH = rf"(?:\s*/\s*(?:[hs](?![a-z])|{_NOUN})|\s+(?:per|an?|each|every)\s+{_NOUN})"
 
 # A name, a sign and a currency, the digits, a unit: nothing else, and nothing twice.
@@ -179,7 +180,7 @@ _NUMERAL = re.compile(
     (?: | \s* (?: % | percent | per\s+cent )
       | (?P<cents> \s* (?: ¢ | cents? ) ) {_EACH}?
       | \s* [¤°]? (?: {_EACH} | \s* {_NOUN} (?: \s+of\s+{_NOUN} | {_EACH} )? )?
-        (?: \s+ in \s+ (?:total|all) | (?<=°)[cf] )?
+        (?: \s+ in \s+ (?:total|all|change) | (?<=°)[cf] )?
     )
     """,
     re.VERBOSE | re.ASCII,

@@ -14,6 +14,7 @@ from gsmrl_helpers.grader_corpora import (
     PLAIN,
     POISON,
     Pair,
+    math_verify_alone,
     random_expression_pair,
     timed_verdicts,
 )
@@ -67,3 +68,11 @@ def test_the_slow_path_is_bounded(corpus, pairs):
     assert len(pairs) > 1000
     assert seconds[int(0.999 * len(seconds))] <= 0.05
     assert seconds[-1] <= 0.25
+
+
+def test_math_verify_alone_is_slower_and_reads_more_into_an_answer():
+    pairs = [*PLAIN, Pair("17=18", "18", False), Pair("9+9", "18", False)]
+    ours, theirs = (timed_verdicts(judge, pairs) for judge in (is_equal, math_verify_alone))
+    assert [v.is_right for v in ours] == [p.is_right for p in pairs]
+    assert [v.is_right for v in theirs[-2:]] == [True, True]
+    assert sum(v.seconds for v in theirs) > 10 * sum(v.seconds for v in ours)
