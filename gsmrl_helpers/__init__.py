@@ -23,6 +23,7 @@ _PUBLIC = {
     "pocket_problems": ["load_pocket_problems"],
     "problems": ["Problem"],
     "prompting": ["Prompt", "get_prompt"],
+    "reward_shaping": ["rlvr_reward", "shape_reward"],
     "rewards": ["compute_rollout_rewards", "pass_at_k"],
     "rl": [
         "dr_grpo_loss",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.config import RunConfig
-from gsmrl_helpers.grading import MAX_RESPONSE_CHARS, parse_number
 from gsmrl_helpers.loop import Trainer, update_policy, validate
+from gsmrl_helpers.numerals import names_number
 from gsmrl_helpers.options import Baseline
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.rollouts import Rollouts
@@ -127,8 +126,6 @@ def measure_shares(config: RunConfig, rollouts: Rollouts) -> Shares:
 
 # --- the checker -------------------------------------------------------------------------------
 
-NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
-
 
 def sample_checker(rollouts: Rollouts, n_examples: int, seed: int) -> pd.DataFrame:
     """A few answers of each kind: kind, n_of_kind, question, gold, response; for a person to read.
@@ -154,13 +151,6 @@ def sample_checker(rollouts: Rollouts, n_examples: int, seed: int) -> pd.DataFra
         samples.append(chosen.assign(kind=kind, n_of_kind=len(at)))
     columns = ["kind", "n_of_kind", "question", "gold", "response"]
     return pd.concat(samples, ignore_index=True)[columns]
-
-
-def names_number(text: str, number: str) -> bool:
-    """Whether the number stands anywhere in the text, whatever its sign."""
-    wanted = parse_number(number)
-    found = (parse_number(n.rstrip(",")) for n in NUMBER.findall(text[-MAX_RESPONSE_CHARS:]))
-    return wanted is not None and any(value == abs(wanted) for value in found)
 
 
 # --- the machine -------------------------------------------------------------------------------

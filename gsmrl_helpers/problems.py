@@ -24,11 +24,33 @@ class Problem:
         question: The text the policy is asked.
         answer: The worked answer, marker and gold included.
         gold: The final answer alone: what stands after ``####``, stripped.
+
+    Raises:
+        ValueError: The gold still holds ``####``.
     """
 
     question: str
     answer: str
     gold: str
+
+    def __post_init__(self) -> None:
+        require_gold(self.gold)
+
+
+def require_gold(gold: str) -> str:
+    """The gold, if it is one.
+
+    To a grader every gold is a text, and one that nothing equals is never answered: a data set
+    read wrongly would only look hard. So golds are looked at where they are loaded.
+
+    Raises:
+        ValueError: It is not text, is blank, or still holds ``####``.
+    """
+    if not isinstance(gold, str) or not gold.strip():
+        raise ValueError(f"a gold must be a non-empty string, got {_shorten(gold)}")
+    if GOLD_MARKER in gold:
+        raise ValueError(f"the gold is what follows {GOLD_MARKER!r}, got {_shorten(gold)}")
+    return gold
 
 
 def problem_from_row(row: Mapping[str, Any]) -> Problem:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from gsmrl_helpers.grading import REWARD_FNS, RewardFn
+from gsmrl_helpers.grading import RewardFn
+from gsmrl_helpers.reward_shaping import REWARD_FNS
 
 QUESTION_FIELD = "{question}"
 
@@ -26,7 +27,7 @@ class Prompt:
     Attributes:
         name: What a run calls it.
         template: Its text, with the field ``{question}`` exactly once.
-        reward_name: A key of :data:`gsmrl_helpers.grading.REWARD_FNS`.
+        reward_name: A key of :data:`gsmrl_helpers.reward_shaping.REWARD_FNS`.
         stop: Strings at which generation ends.
         include_stop_str_in_output: Whether the stop string stays in the response. It has to for
             the r1_zero prompts: their grader wants to see ``</answer>``.
@@ -47,7 +48,7 @@ class Prompt:
         if self.reward_name not in REWARD_FNS:
             raise ValueError(
                 f"unknown reward function {self.reward_name!r} for prompt {self.name!r}; "
-                f"choose one of {', '.join(sorted(REWARD_FNS))}"
+                f"choose one of {', '.join(REWARD_FNS)}"
             )
 
     @property

@@ -54,6 +54,12 @@ def test_a_bad_row_is_refused_and_named(row, complaint):
         problem_from_row(row)
 
 
+@pytest.mark.parametrize("gold", ["#### 18", "So 18.\n#### 18", "", " ", None])
+def test_a_gold_that_is_none_is_an_error_where_it_is_loaded(gold):
+    with pytest.raises(ValueError, match="gold"):
+        Problem("How many?", "So 18.\n#### 18", gold)
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
