@@ -89,9 +89,7 @@ def find_cell(notebook: NotebookNode, place: str) -> int | None:
     kind, name = place.split(" ", 1)
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
-            wanted = {"exercise": f"^:label: {re.escape(name)}$"}
-            wanted["heading"] = rf"^#+ +{re.escape(name)}\s*$"
-            if kind in wanted and re.search(wanted[kind], cell.source, re.MULTILINE):
+            if place_in_text(cell.source, place) is not None:
                 return index
         elif cell.cell_type == "code":
             if kind == "claim" and f"claim:{name}" in cell_tags(cell):
@@ -99,6 +97,17 @@ def find_cell(notebook: NotebookNode, place: str) -> int | None:
             if kind == "function" and name in shown_definitions(cell):
                 return index
     return None
+
+
+def place_in_text(text: str, place: str) -> int | None:
+    """Return where in a Markdown cell the exercise or heading starts that a map's `cell` names."""
+    kind, name = place.split(" ", 1)
+    starts = {
+        "exercise": rf"^(`{{3,}}|:{{3,}})\{{exercise\}}[^\n]*\n:label: {re.escape(name)}$",
+        "heading": rf"^#+ +{re.escape(name)}\s*$",
+    }
+    match = re.search(starts[kind], text, re.MULTILINE) if kind in starts else None
+    return match.start() if match else None
 
 
 def shown_definitions(cell: NotebookNode) -> list[str]:
@@ -164,9 +173,22 @@ def mark_assignment(copy: Path) -> None:
                 cells[index].append(row)
         notebook = read_notebook(files[stem])
         for index in sorted(cells, reverse=True):  # from the last: the others keep their places
-            mark = nbformat.v4.new_markdown_cell(assignment_mark(cells[index]))
-            notebook.cells.insert(index, mark)
+            if notebook.cells[index].cell_type == "markdown":
+                mark_in_text(notebook.cells[index], cells[index])
+            else:
+                mark = nbformat.v4.new_markdown_cell(assignment_mark(cells[index]))
+                notebook.cells.insert(index, mark)
         write_notebook(notebook, files[stem])
+
+
+def mark_in_text(cell: NotebookNode, rows: list[AssignmentProblem]) -> None:
+    """Put marks into a Markdown cell, each right before the exercise or heading that it is about."""
+    by_place = defaultdict(list)
+    for row in rows:
+        by_place[row.cell].append(row)
+    for place, same in by_place.items():
+        start = place_in_text(cell.source, place)
+        cell.source = f"{cell.source[:start]}{assignment_mark(same)}\n\n{cell.source[start:]}"
 
 
 def assignment_mark(rows: list[AssignmentProblem]) -> str:

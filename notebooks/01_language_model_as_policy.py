@@ -78,8 +78,8 @@ print(r1_zero_reward_fn(wrong, "7"))
 
 # %% [markdown]
 # Coverage is what reinforcement learning lives on: an answer that the model never gives is never
-# rewarded. Here is how much of it the untrained pocket policy ({doc}`00_pocket_world`) has. It
-# answers 48 problems, sixteen times each.
+# rewarded. Here is how much of it the pocket policy ({doc}`00_pocket_world`) has before any
+# reinforcement learning. It answers 48 problems, sixteen times each.
 
 # %%
 config = experiment_config("on-policy", "pocket")

@@ -78,34 +78,42 @@ show(r"\operatorname{Var}_1(b)", variance(b))
 # difference is $(1-b)(1-p) - bp = 1 - p - b$. The variance of a coin with the probability $p$
 # and two values that far apart is $p(1-p)$ times the square of the difference.
 #
-# Without a baseline, $b = 0$:
+# Without a baseline, $b = 0$, it is
+
+# %%
+no_baseline = variance(sp.Integer(0))
+show(r"\operatorname{Var}_1(0)", no_baseline)
+
+# %% [markdown]
+# so $p(1-p)^3/n$ for $n$ samples.
 
 # %% tags=["check", "claim:A4"]
-expected_terms = {"power of 1 - p": 3, "power of p": 1}
-no_baseline = variance(sp.Integer(0))
-powers = {
-    "power of 1 - p": sp.degree(no_baseline, p) - 1,
-    "power of p": 1 if sp.limit(no_baseline / p, p, 0) == 1 else 0,
-}
-assert powers == expected_terms
 assert sp.simplify(no_baseline - p * (1 - p) ** 3) == 0
 
 # %% tags=["check", "claim:A5"]
 assert sp.simplify(variance(b) - p * (1 - p) * (1 - p - b) ** 2) == 0
 
 # %% [markdown]
-# In numbers, for a policy that is right three times in ten:
+# In numbers, for a policy that is right three times in ten, $p = 0.3$:
+
+# %%
+examples = {
+    "no baseline": 0.0,
+    "b = 1/2": 0.5,
+    "b = p": 0.3,
+    "b = 1 − p": 0.7,
+}
+at_three_tenths = sp.lambdify(b, variance(b).subs(p, sp.Rational(3, 10)))
+for name, value in examples.items():
+    print(f"{name:12} {abs(at_three_tenths(value)):.4f}")
 
 # %% tags=["check", "claim:A4", "claim:A5"]
 expected = {0: 0.1029, 0.5: 0.0084, 0.3: 0.0336, 0.7: 0.0}
-found = {
-    value: float(variance(b).subs({p: 0.3, b: value})) for value in expected
-}
 for value in expected:
-    assert abs(found[value] - expected[value]) < 5e-5
+    assert abs(at_three_tenths(value) - expected[value]) < 5e-5
 
 # %% [markdown]
-# Half an hour of algebra is worth a minute of simulation. A hundred thousand estimates, each the
+# Half an hour of algebra deserves a minute of simulation. A hundred thousand estimates, each the
 # mean over $n = 4$ samples, and how far they lie from the true gradient $p(1-p)$:
 
 
@@ -150,9 +158,9 @@ difference = sp.factor(variance(p) - variance(sp.Integer(0)))
 show(r"\operatorname{Var}_1(p) - \operatorname{Var}_1(0)", difference)
 
 # %% [markdown]
-# has the sign of $3p - 2$, as the other factors are positive: the mean reward is the better
-# baseline exactly when $p < 2/3$. On problems that the policy nearly always solves, it makes the
-# estimate *noisier* than no baseline at all.
+# has the sign of $3p - 2$, as the other factors are positive: for these two answers the mean
+# reward is the better baseline exactly when $p < 2/3$. Where the policy is nearly always right, it
+# makes the estimate *noisier* than no baseline at all.
 
 # %% tags=["check", "claim:A6b"]
 expected = sp.Rational(2, 3)
@@ -178,7 +186,8 @@ assert simulate(0.3, 0.7).max() < 1e-24
 ps, bs = np.meshgrid(
     np.linspace(0.005, 0.995, 200), np.linspace(-0.5, 1.5, 200)
 )
-ratio = ((1 - ps - bs) / (1 - ps)) ** 2
+variance_at = sp.lambdify((p, b), variance(b), "numpy")
+ratio = variance_at(ps, bs) / variance_at(ps, 0)
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(9, 3.6), layout="constrained"
 )
@@ -201,16 +210,12 @@ for name, baseline in {
     "b = p": axis,
     "b = 1 − p": 1 - axis,
 }.items():
-    right.plot(
-        axis,
-        axis * (1 - axis) * (1 - axis - baseline) ** 2,
-        label=name,
-        **line(name),
-    )
+    right.plot(axis, variance_at(axis, baseline), label=name, **line(name))
 right.set(xlabel="p, share right", ylabel="variance of one sample")
 right.set_title("Four baselines")
 right.legend()
 plt.show()
+
 # %% [markdown]
 # *Left: hatched is where a baseline hurts, below $b = 0$ and above $b = 2(1-p)$. The dashed line,
 # the mean reward, enters that region at $p = 2/3$. Right: the same along four lines. Without a
@@ -329,9 +334,37 @@ for name, baseline in candidates.items():
     assert abs(value - expected[name]) < 5e-5
 
 # %% [markdown]
-# The best baseline is rarely used: a model has many parameters, so that the weights become squared
-# norms of gradients, one backward pass per answer. The mean reward is cheap and, between $p = 0$
-# and $2/3$, good.
+# What decides is thus how the squared scores of right and wrong answers compare. With two answers
+# the *likely* one has the small score, so that for large $p$ the right answers hardly count in
+# $b^*$. If all scores have the same norm, the weights cancel and $b^*$ is the mean reward: then it
+# is the best baseline at every $p$. Ten equally likely answers, eight of them right, are such a
+# case. (With more than one parameter, squares become squared norms, and variances are summed.)
+
+
+# %%
+def total_variance(rewards: torch.Tensor, baseline: float) -> float:
+    """Summed over the logits, for one sample of a uniform softmax."""
+    n = len(rewards)
+    scores = torch.eye(n, dtype=torch.float64) - 1 / n
+    terms = (rewards - baseline)[:, None] * scores
+    return (terms.square().mean(dim=0) - terms.mean(dim=0) ** 2).sum().item()
+
+
+eight_right = torch.tensor([1.0] * 8 + [0.0] * 2, dtype=torch.float64)
+print(f"no baseline:       {total_variance(eight_right, 0.0):.3f}")
+print(f"the mean, b = 0.8: {total_variance(eight_right, 0.8):.3f}")
+
+# %% tags=["check"]
+assert abs(total_variance(eight_right, 0.0) - 0.704) < 5e-4
+assert abs(total_variance(eight_right, 0.8) - 0.128) < 5e-4
+for other in (0.5, 0.75, 0.85, 1.0):
+    assert total_variance(eight_right, 0.8) < total_variance(
+        eight_right, other
+    )
+
+# %% [markdown]
+# The best baseline is rarely used: it takes one backward pass per answer. The mean reward is cheap,
+# and where scores differ little in size, it is close to the best.
 #
 # ## Advantage
 #
@@ -421,9 +454,9 @@ for size, fraction in expected:
 #
 # The reason is stability. Suppose scores are like Gaussian noise, independent of the rewards. Then
 # the squared norm of a group's gradient, $\frac1G \sum_j A_j s_j$, is on average proportional to
-# $\sum_j A_j^2$. Without the division that is $k(G-k)/G$ for $k$ right answers of $G$: a group
-# with one right answer pulls with less than half the force of a balanced one. With it, the sum is
-# $G - 1$ for every group (with `torch.std`): all pull alike.
+# $\sum_j A_j^2$. Without the division that is $k(G-k)/G$ for $k$ right answers of $G$: for one
+# right answer of eight less than half of what it is for a balanced group. With it, the sum is $G -
+# 1$ for every group (with `torch.std`): all pull alike.
 
 
 # %%
@@ -497,10 +530,11 @@ for share, value in expected.items():
 #
 # ## Take away
 #
-# - One sample's variance with baseline $b$ is $p(1-p)(1-p-b)^2$: zero at $b = 1-p$, worse than no
-#   baseline below 0 and above $2(1-p)$. The mean reward helps exactly where $p < 2/3$.
-# - The best baseline weighs rewards by the squared score, $\nabla \log \pi$; with $\nabla \pi$ the
-#   formula is wrong.
+# - For two answers, one sample's variance with baseline $b$ is $p(1-p)(1-p-b)^2$: zero at $b =
+#   1-p$, worse than no baseline below 0 and above $2(1-p)$. The mean reward helps exactly where $p
+#   < 2/3$.
+# - Where all scores have the same norm, the mean reward is the best baseline. The best one weighs
+#   rewards by the squared score, $\nabla \log \pi$; with $\nabla \pi$ the formula is wrong.
 # - An advantage is a reward minus a baseline *given the answer*. Over all answers its mean is 0.
 # - The group's mean costs the factor $(G-1)/G$. The division by the standard deviation evens out
 #   the groups' pull, and changes what is optimised.
@@ -524,7 +558,7 @@ for share, value in expected.items():
 # $1-p-b$, so the variance of one sample is $p(1-p)(1-p-b)^2$; $n$ independent samples divide it
 # by $n$. (a) $b = 0$ gives $p(1-p)^3/n$. (b) is $p(1-p)(1-p-b)^2/n$. (c) $b = p$ gives
 # $p(1-p)(1-2p)^2/n$. It is not always less: (c) minus (a) is $p^2(1-p)(3p-2)/n$, negative only for
-# $p < 2/3$. A policy that is right in more than two of three cases is better off without.
+# $p < 2/3$. This policy, once right in more than two of three cases, is better off without.
 # :::
 # ```
 

@@ -46,15 +46,19 @@ use_style()
 #
 # Let $\eta(x)$ be the probability that the policy answers prompt $x$ rightly: near 1 for an easy
 # prompt, near 0 for a hard one. The mean reward $J$ is the mean of $\eta(x)$ over the prompts, so
-# its gradient is the mean of $\nabla \eta(x)$: every prompt counts alike. All variants of GRPO in
-# this book climb, on average, along
+# its gradient is the mean of $\nabla \eta(x)$: every prompt counts alike. On fresh samples, and
+# with the loss summed over tokens and divided by a constant $Z$, every variant in this chapter
+# climbs, on average, along
 #
 # $$
 # \mathbb{E}_{x}\big[\, w(\eta(x))\, \nabla \eta(x) \,\big]
 # $$
 #
-# with a weight $w$ of their own. It is the gradient of an objective in which $w$ multiplies the
-# prompt's reward and is not differentiated. The methods differ in two options of the same function
+# with a weight $w$ of its own. It is the gradient of an objective in which $w$ multiplies the
+# prompt's reward and is not differentiated. We take one prompt and $Z = G$, its number of answers,
+# so that the estimate is a mean over answers. "GRPO" here differs from GRPO as published in that
+# constant only (`GRPO_constant` in the assignment); what dividing by each answer's own length does
+# is the subject of the last section. The methods differ in two options of the same function
 # ({doc}`10_advantages`):
 
 # %%
@@ -175,8 +179,11 @@ for G in (2, 4, 8, 16):
         assert np.abs(found - weight).max() < 1e-10
 
 # %% [markdown]
-# So however hard the prompt, MaxRL's weight never exceeds $G - 1$. A prompt that no answer of the
-# group solves can't be weighed up: it is not seen at all. The same is true of GRPO.
+# So however hard the prompt, MaxRL's weight never exceeds $G - 1$. Of the limit $1/\eta$ it keeps
+# the share $1 - (1-\eta)^{G-1}$: with $G = 8$ that is 79 % at $\eta = 0.2$, 52 % at 0.1 and 30 %
+# at 0.05. GRPO's weight at the hard end comes from groups with a single right answer, and tends to
+# $(G-1)/\sqrt{G}$, 2.47 for $G = 8$. A prompt that no answer of the group solves can't be weighed
+# up: it is not seen at all.
 
 # %%
 print("w at η = 0.01     G = 8   limit")
@@ -187,6 +194,11 @@ for name in ("GRPO", "MaxRL"):
 
 # %% tags=["check"]
 assert abs(finite_weight(0.01, 8, **METHODS["GRPO"]) - 2.44) < 5e-3
+assert abs(finite_weight(1e-6, 8, **METHODS["GRPO"]) - 7 / 8**0.5) < 1e-4
+for share, kept in ((0.2, 0.79), (0.1, 0.52), (0.05, 0.30)):
+    found = finite_weight(share, 8, **METHODS["MaxRL"]) * share
+    assert abs(found - kept) < 5e-3
+    assert abs(found - (1 - (1 - share) ** 7)) < 1e-5
 assert abs(finite_weight(0.01, 8, **METHODS["MaxRL"]) - 6.79) < 5e-3
 
 # %% tags=["hide-input"]
@@ -197,33 +209,30 @@ for name in METHODS:
     axes[0].plot(etas, limit, label=name, **line(name))
 axes[0].set(title="Limit of large groups", ylabel="weight w(η)")
 axes[0].legend(loc="upper center")
+dashes = {2: ":", 4: "-.", 8: "--", 16: "-"}
 for ax, name in zip(axes[1:], ("GRPO", "MaxRL"), strict=True):
     color = line(name)["color"]
-    for G, alpha in ((2, 0.35), (4, 0.55), (8, 0.75), (16, 1.0)):
-        weights = finite_weight(etas, G, **METHODS[name])
-        ax.plot(etas, weights, color=color, alpha=alpha, linestyle="-")
-        ax.annotate(
-            f"G = {G}",
-            (etas[6], weights[6]),
-            fontsize=8,
-            xytext=(2, 3),
-            textcoords="offset points",
-        )
     limit = sp.lambdify(eta, LIMITS[name], "numpy")(etas)
-    ax.plot(etas, limit, color="black", linestyle=":", label="limit")
+    ax.plot(etas, limit, color="black", linewidth=0.8, label="limit")
+    for G, dash in reversed(dashes.items()):
+        weights = finite_weight(etas, G, **METHODS[name])
+        ax.plot(etas, weights, color=color, linestyle=dash, label=f"G = {G}")
     ax.set(title=f"{name}, finite groups")
-    ax.legend(loc="upper right")
+    ax.legend(
+        loc="upper right" if name == "MaxRL" else "lower center", ncols=2
+    )
 for ax in axes:
     ax.set(xlabel="η, probability of being right", ylim=(0, 16))
 axes[0].set_ylim(0, 8)
-axes[1].set_ylim(0, 6)
+axes[1].set_ylim(-1.5, 6)
 plt.show()
 
 # %% [markdown]
 # *Left: RFT and Dr. GRPO lie on each other at 1; GRPO lifts both ends, MaxRL the hard end. Middle
-# and right: what groups of 2 to 16 answers make of it. The steep parts of the limits are not
-# there. With G = 2, GRPO and MaxRL are both flat: a pair of answers is either equal, or one right
-# and one wrong, and no normaliser can tell hard from easy.*
+# and right, on scales of their own: what groups of 2 to 16 answers make of it. The steep parts of
+# the limits are not there. (Dr. GRPO and RFT stay flat, at $(G-1)/G$ and 1.) With G = 2, GRPO and
+# MaxRL are both flat: a pair of answers is either equal, or one right and one wrong, and no
+# normaliser can tell hard from easy.*
 
 # %% tags=["check"]
 for name in ("GRPO", "MaxRL"):
@@ -236,30 +245,40 @@ for name in ("GRPO", "MaxRL"):
 # The small number that is added to the divisor, `advantage_eps`, is there against division by
 # zero, and at $10^{-6}$ it changes nothing else: the smallest standard deviation that a group of
 # eight can have is 0.35, its smallest mean 0.125. A large one is another method. With $\epsilon
-# \gg 1$ the divisor is nearly constant, and GRPO becomes Dr. GRPO with a smaller learning rate.
+# \gg 1$ the divisor is nearly constant, and GRPO and MaxRL become Dr. GRPO with a smaller learning
+# rate.
 
 # %%
 hard, even = 0.05, 0.5
+
+
+def hard_against_even(name: str, eps: float) -> float:
+    """w(0.05) / w(0.5) in groups of eight."""
+    return np.divide(*finite_weight([hard, even], 8, eps, **METHODS[name]))
+
+
+print("w(0.05) / w(0.5)      GRPO  MaxRL")
 for eps in (1e-6, 0.1, 1.0, 100.0):
-    w_hard, w_even = finite_weight([hard, even], 8, eps, **METHODS["GRPO"])
-    print(f"eps = {eps:<8g} w(0.05) / w(0.5) = {w_hard / w_even:.3f}")
+    ratios = [hard_against_even(name, eps) for name in ("GRPO", "MaxRL")]
+    print(f"eps = {eps:<14g} {ratios[0]:6.3f} {ratios[1]:6.3f}")
 
 # %% tags=["check"]
 group = torch.tensor([1.0] + [0.0] * 7, dtype=torch.float64)
 assert abs(group.std() - 0.3536) < 5e-5 and group.mean() == 0.125
-ratios = [
-    np.divide(*finite_weight([hard, even], 8, eps, **METHODS["GRPO"]))
-    for eps in (0.0, 1e-6, 0.1, 1.0, 100.0)
-]
-assert abs(ratios[1] / ratios[0] - 1) < 1e-5
-assert ratios == sorted(ratios, reverse=True) and abs(ratios[-1] - 1) < 0.01
+for name in ("GRPO", "MaxRL"):
+    ratios = [
+        hard_against_even(name, eps) for eps in (0.0, 1e-6, 0.1, 1.0, 100.0)
+    ]
+    assert abs(ratios[1] / ratios[0] - 1) < 1e-4
+    assert ratios == sorted(ratios, reverse=True)
+    assert abs(ratios[-1] - 1) < 0.02
 
 # %% [markdown]
 # ## The same by simulation
 #
-# The bracket was algebra. To see that nothing was lost on the way, here is the estimator itself: a
-# hundred thousand groups of eight answers of the two-answer policy, whose scores are $1 - \eta$ and
-# $-\eta$ and whose $\nabla\eta$ is $\eta(1-\eta)$, and the advantages of the package.
+# The bracket was algebra. To see that nothing was lost on the way, here is the estimator itself:
+# twenty thousand groups of 2, 4, 8 and 16 answers of the two-answer policy, whose scores are $1 -
+# \eta$ and $-\eta$ and whose $\nabla\eta$ is $\eta(1-\eta)$, with the advantages of the package.
 
 
 # %%
@@ -301,9 +320,10 @@ for G, ratio in expected.items():
 # %% [markdown]
 # What differs is the noise. For the two-answer policy both variances can be written down. RFT's
 # estimate is a mean of $G$ independent terms without a baseline; chapter 02 has its variance. In
-# Dr. GRPO the answers of a group share their mean, and the estimate is $k(G-k)/G^2$: its second
-# moment takes the factorial moments of the binomial, $\mathbb{E}[k(k-1)\cdots] =
-# G(G-1)\cdots\,\eta^j(1-\eta)^l$.
+# Dr. GRPO the answers of a group share their mean, and the estimate is $k(G-k)/G^2$. For its
+# second moment, write $k^2 = k(k-1) + k$, the same for $G-k$, and use the binomial's factorial
+# moments: with $a^{(j)} = a(a-1)\cdots(a-j+1)$, $\mathbb{E}\big[k^{(j)} (G-k)^{(l)}\big] =
+# G^{(j+l)}\, \eta^j (1-\eta)^l$.
 
 # %%
 G = sp.symbols("G", positive=True, integer=True)
@@ -350,7 +370,7 @@ show(
 )
 
 # %% [markdown]
-# Its sign is that of the last bracket: Dr. GRPO is the quieter one below
+# Its sign is that of the last bracket: for two answers, Dr. GRPO is the quieter one below
 # $\eta^* = (2G-4)/(3G-5)$ and RFT above. For $G = 8$ that is $12/19 \approx 0.63$, for large groups
 # the $2/3$ of chapter 02, and with $G = 2$ RFT is never the noisier.
 
@@ -387,8 +407,41 @@ plt.show()
 
 # %% [markdown]
 # *While most answers are wrong, the baseline pays: Dr. GRPO also learns from them. Once most are
-# right, RFT is quieter. As training goes on, prompts move from the left of the line to its right.*
+# right, RFT is quieter, for this policy.*
 #
+# The threshold belongs to the two answers, where a right answer's score shrinks as it becomes
+# likely. Chapter 02 showed the other extreme: with scores of equal norm the mean is the best
+# baseline at every difficulty. Ten equally likely answers, eight of them right, in groups of
+# eight:
+
+
+# %%
+def group_variances(n_right: int, G: int = 8, n_groups: int = 50_000):
+    """Summed variance of Dr. GRPO, scaled by G/(G-1), and of RFT."""
+    generator = torch.Generator().manual_seed(0)
+    answers = torch.randint(10, (n_groups * G,), generator=generator)
+    rewards = (answers < n_right).double()
+    scores = torch.eye(10, dtype=torch.float64)[answers] - 0.1
+    found = {}
+    for name, scale in (("Dr_GRPO", G / (G - 1)), ("RFT", 1.0)):
+        weights, _ = compute_group_normalized_rewards(
+            rewards, G, **METHODS[name]
+        )
+        terms = (scale * weights[:, None] * scores).reshape(n_groups, G, 10)
+        found[name] = terms.mean(dim=1).var(dim=0).sum().item()
+    return found
+
+
+for name, value in group_variances(8).items():
+    print(f"{name:8} {value:.3f}")
+
+# %% tags=["check"]
+for n_right in (2, 5, 8, 9):
+    variances = group_variances(n_right)
+    assert variances["Dr_GRPO"] < variances["RFT"]
+assert abs(group_variances(8)["RFT"] - 0.704 / 8) < 2e-3
+
+# %% [markdown]
 # ## Dr. GRPO's two repairs, in numbers
 #
 # Dr. GRPO {cite}`liu2025drgrpo` leaves out two divisions of GRPO. The first is the one of this
@@ -437,7 +490,8 @@ for normalization, ratio in expected.items():
 #   $1/\sqrt{\eta(1-\eta)}$, MaxRL by $1/\eta$, which is the gradient of $\log \eta$.
 # - With $G$ answers the weights are bounded: MaxRL's is the first $G-1$ terms of a series.
 #   Normalisers can't find prompts that the group never solves.
-# - RFT and Dr. GRPO differ in noise: Dr. GRPO is quieter below $\eta^* = (2G-4)/(3G-5)$.
+# - RFT and Dr. GRPO differ in noise. For two answers, Dr. GRPO is quieter below
+#   $\eta^* = (2G-4)/(3G-5)$; where all scores have the same norm, everywhere.
 # - Standard deviation is about difficulty, length is about length.
 #
 # ## Exercises
@@ -489,23 +543,25 @@ for share in (0.1, 0.5, 0.8):
 # :label: ex-18-rft
 #
 # *Medium, 20 minutes.* This is `think_about_rft`: for rewards of 0 and 1, do RFT and on-policy Dr.
-# GRPO have the same expectation, which has the smaller variance, and when is which to be
-# preferred? Write `quieter(eta, G)`, which returns "RFT" or "Dr_GRPO".
+# GRPO have the same expectation, which has the smaller variance, and when is which to be preferred?
+# Write `quieter(eta, G)`, which returns "RFT" or "Dr_GRPO" for the two-answer policy.
 #
 # :::{dropdown} Hint
 # Compare at equal expectations; the threshold stands above.
 # :::
 #
 # :::{dropdown} Worked answer
-# The expectations are equal up to $(G-1)/G$, which a learning rate absorbs. In variance Dr. GRPO
-# wins on hard and medium prompts, $\eta < (2G-4)/(3G-5)$, and RFT on easy ones. The same number is
-# not the whole comparison. RFT never pushes a wrong answer down, so that only right ones go
-# through the model: at $\eta = 0.1$ it trains on a tenth of the batch and is that much cheaper. It
-# can't make the probability of any sampled answer collapse, and it is plain fine-tuning, which
-# every trainer has. It also pulls towards whatever was right, by luck or for bad reasons, just as
-# hard when nearly all are right, where Dr. GRPO has long fallen silent: a group without a wrong
-# answer moves RFT and not Dr. GRPO. On a set of problems that the policy mostly solves RFT is a
-# reasonable, simple choice; on hard ones the negative examples are most of the information.
+# The expectations are equal up to $(G-1)/G$, which a learning rate absorbs. The variances depend
+# on the policy: for two answers Dr. GRPO wins on hard and medium prompts, $\eta < (2G-4)/(3G-5)$,
+# and RFT on easy ones; where all scores have about the same norm, as among many answers none of
+# which is likely, Dr. GRPO wins everywhere. The variance is not the whole comparison. RFT has no
+# term that pushes a sampled answer down, and only right answers go through the model: at $\eta =
+# 0.1$ a tenth of the batch, so that its training pass is cheaper (sampling costs the same). It is
+# plain fine-tuning, which every trainer has. It also pulls towards whatever was right, by luck or
+# for bad reasons, just as hard when nearly all are right, where Dr. GRPO has long fallen silent: a
+# group without a wrong answer moves RFT and not Dr. GRPO. On problems that the policy mostly
+# solves RFT is a reasonable, simple choice; on hard ones the negative examples are most of the
+# information.
 # :::
 # ```
 

@@ -143,6 +143,20 @@ def test_a_cell_that_several_problems_name_gets_one_mark_with_all_targets(copy):
     assert len(read_notebook(copy / "notebooks" / "10_small.ipynb").cells) == 5
 
 
+def test_an_exercise_has_its_mark_right_above_it_whatever_its_cell_begins_with(copy):
+    rows = yaml.safe_load((copy / "book" / MAP.name).read_text())
+    rows[0]["cell"] = "exercise ex-10-one"
+    (copy / "book" / MAP.name).write_text(yaml.safe_dump(rows))
+    path = copy / "notebooks" / "10_small.ipynb"
+    notebook = read_notebook(path)
+    notebook.cells[3].source = "## Exercises\n\n" + notebook.cells[3].source
+    write_notebook(notebook, path)
+    mark_assignment(copy)
+    above, mark = read_notebook(path).cells[-1].source.split("(assignment-f)=")
+    assert above == "## Exercises\n\n"
+    assert mark.split(":::")[-1].startswith("\n\n```{exercise} One\n:label: ex-10-one")
+
+
 @pytest.mark.slow
 def test_in_the_site_each_row_leads_to_the_mark_at_its_cell_and_the_mark_back(copy, tmp_path):
     (copy / "book" / "assignment_map.md").write_text("# Map\n\n% generated: assignment\n")
