@@ -139,7 +139,7 @@ def unchecked_definitions(check: NotebookNode | None, found: list[Definition]) -
             continue  # one of several may be a helper of the others
         if missing:
             yield f"{definition.name}: the next code cell must be a check of {', '.join(missing)}"
-    if found and not {definition.name for definition in found} & used:
+    if len(found) > 1 and not {definition.name for definition in found} & used:
         yield f"{found[0].name}: the next code cell must be a check that uses it"
 
 

@@ -138,8 +138,11 @@ def claim_problems(
                 yield f"{stem}: cell {index}: {name} is prose: label its sentence (claim-{name})="
             elif not is_asserted(cell):
                 yield f"{stem}: cell {index}: {name} needs an assert in a code cell that runs"
+    tagged = {name for cell in notebook.cells for name in tagged_claims(cell)}
     for claim in claims.values():
-        if written and claim.notebook == stem and claim_cell(claim, notebook) is None:
+        if not written or claim.notebook != stem or claim.id in tagged:
+            continue
+        if claim_cell(claim, notebook) is None:
             mark = f"tag claim:{claim.id}" if claim.kind == "executed" else f"label {claim.label}"
             yield f"{stem}: nothing has the {mark}: {claim.fact}"
 

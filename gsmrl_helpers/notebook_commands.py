@@ -59,6 +59,8 @@ def notebooks_mutate(names: Annotated[list[str] | None, typer.Argument()] = None
     for result in mutation.mutate_notebooks(notebooks.find_notebooks(names or [])):
         typer.echo(result)
         problems += result.problems
+    if any("stays green" in problem for problem in problems):
+        typer.echo("stays green: make the tolerance less than one unit of the last digit", err=True)
     report(problems, "mutants")
 
 
