@@ -18,7 +18,7 @@ from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.options import AdvantageNormalizer, Baseline
 from gsmrl_helpers.plots import line
 
-# The pairs that are accepted, by the method that uses them; none/mean has no name of its own.
+# The pairs that are accepted, by the method that uses them; none/mean is nobody's.
 METHODS: dict[tuple[Baseline, AdvantageNormalizer], str] = {
     ("none", "none"): "RFT",
     ("mean", "none"): "Dr_GRPO",
@@ -47,7 +47,7 @@ def draw_advantages(
     """
     responses = range(1, len(rewards) + 1)
     ax.set_xticks(responses)
-    ax.margins(y=0.25)
+    ax.margins(y=0.3)
     try:
         advantages, _ = compute_group_normalized_rewards(
             torch.tensor(rewards, dtype=torch.float64),
@@ -57,15 +57,15 @@ def draw_advantages(
             advantage_normalizer,
         )
     except ValueError as refusal:
-        reason = textwrap.fill(str(refusal), 40)
+        reason = textwrap.fill(str(refusal), 36)
         ax.grid(visible=False)
-        ax.text(0.03, 0.95, reason, size=7, va="top", transform=ax.transAxes)
+        ax.text(0.03, 0.95, reason, size=8, va="top", transform=ax.transAxes)
         return
     method = METHODS[baseline, advantage_normalizer]
     color = line(method)["color"] if method else "0.6"
     ax.axhline(0, color="black", lw=0.8)
     bars = ax.bar(responses, advantages.tolist(), width=0.7, color=color)
-    ax.bar_label(bars, fmt="%.2f", size=7, padding=1)
+    ax.bar_label(bars, fmt="%.2f", size=9 if len(rewards) <= 4 else 7, padding=1)
 
 
 def plot_every_choice(rewards: Sequence[float], advantage_eps: float = 1e-6) -> Figure:
@@ -87,7 +87,7 @@ def plot_groups(groups: Sequence[Sequence[float]], advantage_eps: float = 1e-6) 
     figure, axes = plt.subplots(
         len(groups),
         len(METHODS),
-        figsize=(9, 1.3 * len(groups) + 0.6),
+        figsize=(10, 1.4 * len(groups) + 0.6),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -107,7 +107,7 @@ def plot_groups(groups: Sequence[Sequence[float]], advantage_eps: float = 1e-6) 
 def choice_title(baseline: Baseline, advantage_normalizer: AdvantageNormalizer) -> str:
     """The pair of options, and below it the method that uses it."""
     method = METHODS.get((baseline, advantage_normalizer), "refused")
-    return f"{baseline} / {advantage_normalizer}\n{method}"
+    return f"{baseline} / {advantage_normalizer}\n{method or '(no method)'}"
 
 
 def advantage_explorer(rewards: Sequence[float]) -> VBox:

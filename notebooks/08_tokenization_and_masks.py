@@ -19,8 +19,9 @@
 # **You will be able to** turn prompts and sampled responses into the three tensors that a
 # policy gradient is computed from, and to tell a mask that is off by one from a right one.
 #
-# **You need** nothing but Python and an idea of what a language model does. **Reading** takes 20
-# minutes, **running** about 15 seconds, on a **CPU**.
+# **You need** Python and an idea of what a language model does; the last sections sample from the
+# policy of {doc}`00_pocket_world`. **Reading** takes 20 minutes, **running** about 15 seconds, on a
+# **CPU**.
 # ```
 #
 # The policy $\pi_\theta$ is a language model with parameters $\theta$. Given a prompt $x$ it
@@ -65,31 +66,36 @@ from gsmrl_helpers.tokenization import check_rows
 # %% [markdown]
 # ## Two prompts, eight responses
 #
-# This batch is carried through chapters 08 to 12. Two prompts got four responses each. A token is
-# a word between spaces, and the vocabulary has ten of them.
+# This batch is carried through chapters 08 to 12. Two prompts got four responses each. In these
+# chapters $B$ is the number of prompts, $G$ that of responses to each, and $N = B \cdot G$ that of
+# rows in a tensor: here 2, 4 and 8. The responses are numbered 1 to 8. A token is a word between
+# spaces, and the vocabulary has ten of them.
 
 # %%
 tokenizer = small_batch.make_tokenizer()
 vocabulary = small_batch.VOCABULARY
 prompts = small_batch.repeated_prompts
 responses = small_batch.rollout_responses
-rollouts = pd.DataFrame({"prompt": prompts, "response": responses})
+rollouts = pd.DataFrame(
+    {"prompt": prompts, "response": responses}, index=range(1, 9)
+)
 rollouts.assign(tokens=[len(text.split()) for text in responses])
 
 # %% [markdown]
-# `<eos>` is the end-of-sequence token. In the first row the policy sampled it, which is how a
+# `<eos>` is the end-of-sequence token. In response 1 the policy sampled it, which is how a
 # model says that it is done. The other responses were stopped from outside, by a stop string or a
 # limit on their length.
 
 # %% tags=["check"]
-assert len(vocabulary) == 10
+assert len(vocabulary) == 10 and len(responses) == 2 * 4
 assert sum(len(text.split()) for text in responses) == 20
 assert [text.endswith("<eos>") for text in responses] == [True] + [False] * 7
 
 # %% [markdown]
 # ## One row by hand
 #
-# Take the first row. Its prompt has four tokens and so has its response; joined they are eight.
+# Take response 1. Its prompt has four tokens and so has the response; joined they are a row of
+# eight.
 
 # %%
 token_id = {token: index for index, token in enumerate(vocabulary)}
@@ -173,7 +179,7 @@ def tokenize_prompt_and_output(
     *,
     output_token_ids: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """`input_ids`, `labels`, `response_mask`, (B, T - 1) each.
+    """`input_ids`, `labels`, `response_mask`, (N, T - 1) each.
 
     Rows are prompt + output, encoded apart and padded on the right to the
     longest, T. The mask is True where the label is a token of the output.
@@ -213,6 +219,13 @@ assert batch["input_ids"][0].tolist() == [*row, 0]
 assert batch["labels"][0].tolist() == [*labels, 0, 0]
 assert batch["response_mask"][0].tolist() == [*mask, False, False]
 
+# ids that are given count, also where the text, without <eos>, says less
+given = tokenize_prompt_and_output(
+    prompts[:1], ["so 4 ."], tokenizer, output_token_ids=[response_ids]
+)
+assert given["labels"][0].tolist() == labels
+assert given["response_mask"][0].tolist() == mask
+
 # %% [markdown]
 # ## The whole batch
 
@@ -247,7 +260,7 @@ def html_line(title: str, cells: list[str], kinds: list[str]) -> str:
 def batch_table(
     batch: dict[str, Tensor], rows: Sequence[int], **masks: Tensor
 ) -> HTML:
-    """Inputs, labels and masks of these rows, one below the other."""
+    """Inputs, labels and masks of these rows, numbered from 1."""
     width = batch["labels"].shape[1]
     centred = '<th style="text-align: center">'
     positions = "".join(f"{centred}{t}</th>" for t in range(width))
@@ -260,7 +273,7 @@ def batch_table(
                 for i in batch[name][index].tolist()
             ]
             is_input = name == "input_ids"
-            title = f"{index}: input" if is_input else "label"
+            title = f"{index + 1}: input" if is_input else "label"
             shown = ["prompt", *kinds[:-1]] if is_input else kinds
             lines.append(html_line(title, cells, shown))
         for name, mask in masks.items():
@@ -273,10 +286,10 @@ def batch_table(
 batch_table(batch, range(8), mask=batch["response_mask"])
 
 # %% [markdown]
-# *Rows 0 to 7, each token with its id below it. Blue, thin: prompt. Orange, bold, underlined:
+# *Responses 1 to 8, each token with its id below it. Blue, thin: prompt. Orange, bold, underlined:
 # response. White, dashed, italic: padding. Each label stands one place to the left of the same
-# token as an input, and the mask is 1 below the orange labels, nowhere else. In row 0 the sampled
-# `<eos>` is orange; the padding beside it has the same id and is white.*
+# token as an input, and the mask is 1 below the orange labels, nowhere else. In the first the
+# sampled `<eos>` is orange; the padding beside it has the same id and is white.*
 #
 # The mask counts the tokens of each response, and what it lets through are exactly these tokens, in
 # this batch and in two hundred random ones.
@@ -327,8 +340,8 @@ pd.DataFrame.from_dict(by_hand, orient="index")
 # %% [markdown]
 # At position 3 the policy gave `so` the probability .5, then `4` .5, the full stop .8 and `<eos>`
 # .5. Positions 0 to 2 have a probability as well, that of the prompt's own tokens. The policy did
-# not choose these, so the mask leaves them out. Padding has one too: in row 1 the label after the
-# full stop is a padding `<eos>`, to which the policy gives .5. Every position has a number; the
+# not choose these, so the mask leaves them out. Padding has one too: in response 2 the label after
+# the full stop is a padding `<eos>`, to which the policy gives .5. Every position has a number; the
 # mask says which are meant.
 
 # %% tags=["check"]
@@ -478,8 +491,8 @@ assert batch["labels"][right & ~by_id].tolist() == [token_id["<eos>"]]
 
 # %% [markdown]
 # One token of twenty, but the one by which a policy learns when to stop. The collator for language
-# modelling of the `transformers` library masks by id. Here it gets the first row; it marks labels
-# to be ignored with −100, and the shift comes later, inside the model.
+# modelling of the `transformers` library masks by id. Here it gets the row of response 1; it marks
+# labels to be ignored with −100, and the shift comes later, inside the model.
 
 # %%
 tokenizer.pad_token = tokenizer.eos_token
@@ -500,7 +513,12 @@ assert row[-1] == token_id["<eos>"] and ignored == [*row[:-1], -100]
 # prompts must stand in the last column for that. Now every real token has padding before it, and
 # the model must be told not to look.
 #
-# On the pocket policy, a real OLMo-2: four problems, eight responses sampled to each.
+# The table policy of the small batch has no attention, so it can't show this. The *pocket policy*
+# of {doc}`00_pocket_world` can: a real OLMo-2 with less than a million parameters, trained on
+# generated word problems. A problem is a question and its right answer, `gold`. The template
+# `r1_zero` writes the question into a prompt that ends with an open `<think>`. The policy is to
+# close it and to give its answer between `<answer>` and `</answer>`, and `template.reward_fn` pays
+# 1 if that answer is right and stands in these tags, else 0.
 
 # %%
 config = experiment_config("on-policy", "pocket")
@@ -510,6 +528,16 @@ engine = LocalEngine(model, pocket_tokenizer)
 template = get_prompt("r1_zero")
 problems = load_problems(config, "train")[:4]
 texts = [template.format(problem.question) for problem in problems]
+print(*texts[1].splitlines()[-2:], sep="\n")
+
+# %% tags=["check"]
+assert texts[1].endswith("Assistant: <think>")
+assert template.stop == ("</answer>",)
+
+# %% [markdown]
+# These are the last two lines of the second prompt. `LocalEngine` samples eight responses to each
+# of four prompts. A response ends with an `<eos>`, with the *stop string* `</answer>`, or after 64
+# tokens. The first response to the second prompt:
 
 # %%
 settings = SamplingParams(
@@ -603,14 +631,15 @@ differ = [
 print(f"{sum(ended)} of {len(sampled)} end with <eos>, {sum(differ)} differ")
 
 # %% [markdown]
-# They ended before an answer tag was closed, and their reward is 0. The action that ended them,
-# `<eos>`, would be the one that is not trained.
+# These twelve ended before `</answer>` was written, so there is no answer to pay for and their
+# reward is 0. The action that ended them, `<eos>`, would be the one that is not trained.
 
 # %% tags=["check"]
 assert differ == ended and sum(ended) == 12
 for completion, again, eos in zip(completions, reencoded, ended, strict=True):
     ids = completion.token_ids
     assert again == (ids[:-1] if eos else ids)
+    assert not (eos and "</answer>" in completion.text)
     gold = problems[completion.prompt_index].gold
     graded = template.reward_fn(completion.text, gold)
     assert not (eos and graded["reward"])
@@ -704,9 +733,9 @@ assert response_texts(joined, merging) == ["4."]
 # ```{exercise} The test that finds it
 # :label: ex-08-misaligned
 #
-# *Medium, 10 minutes.* Write `misaligned_rows(labels, mask, response_ids)`: the list of the rows
-# whose masked labels are not exactly the ids of their response. It must find both masks of this
-# chapter, also in a row where the count is right.
+# *Medium, 10 minutes.* Write `misaligned_rows(labels, mask, response_ids)`: the indices, from 0, of
+# the rows whose masked labels are not exactly the ids of their response. It must find both masks of
+# this chapter, also in a row where the count is right.
 #
 # :::{dropdown} Hint
 # Compare lists of ids, not lengths; `response_ids` has one list a row.

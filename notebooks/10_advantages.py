@@ -34,7 +34,7 @@
 # them. It samples a *group* of $G$ responses to each question and compares within the group.
 #
 # In the formulas $y_{ij}$ is response $j$ to question $i$, $r_{ij}$ its reward and $A_{ij}$ its
-# advantage. A batch has $B$ responses in all, so $B/G$ groups.
+# advantage. A batch has $B$ questions, so $B$ groups and $N = B \cdot G$ responses.
 
 # %%
 import math
@@ -105,7 +105,7 @@ assert "without format" in refusal(checked_scores, {"reward": 1})
 assert "finite" in refusal(checked_scores, good | {"reward": math.nan})
 
 # %% [markdown]
-# `compute_rollout_rewards` grades a batch. Response $b$ meets entry $b$ of
+# `compute_rollout_rewards` grades a batch. Response $n$ meets entry $n$ of
 # `repeated_ground_truths`, the list in which each question's answer stands $G$ times.
 
 # %% tags=["definition", "solution"]
@@ -117,7 +117,7 @@ def compute_rollout_rewards(
     rollout_responses: Sequence[str],
     repeated_ground_truths: Sequence[str],
 ) -> tuple[Tensor, dict[str, float | Tensor]]:
-    """Raw rewards (B,), and the means and parts to log."""
+    """Raw rewards (N,), and the means and parts to log."""
     num_responses, num_truths = (
         len(rollout_responses),
         len(repeated_ground_truths),
@@ -318,8 +318,8 @@ for optimizer_class, ratio in (
 # ## Equal groups
 #
 # If all responses to a question get the same reward, nothing in the group is better than anything
-# else. Its advantages are 0 and it adds nothing to the gradient. Such a group is called *empty*,
-# or *degenerate*. The $\varepsilon$ in the divisor keeps it from being 0/0.
+# else. With a mean baseline its advantages are 0 and it adds nothing to the gradient. Such a group
+# is called *empty*, or *degenerate*. The $\varepsilon$ in the divisor keeps it from being 0/0.
 #
 # These zeros must be exact. Training skips responses whose advantage is 0
 # ({doc}`12_grpo_train_step`), and the log counts them; both compare with 0. Arithmetic does not
@@ -341,7 +341,7 @@ from gsmrl_helpers.options import AdvantageNormalizer, Baseline
 
 
 def groups_without_signal(groups: Tensor, baseline: Baseline) -> Tensor:
-    """Which groups get advantages of 0: (N, G) rewards to (N, 1)."""
+    """Which groups get advantages of 0: (B, G) rewards to (B, 1)."""
     level = groups[:, :1] if baseline == "mean" else 0.0
     return (groups == level).all(dim=1, keepdim=True)
 
@@ -366,6 +366,9 @@ assert silent["none"].tolist() == [[False], [True], [False]]
 # | MaxRL {cite}`tajwar2026maxrl` | mean | mean | $(r_{ij} - \mu_i) / (\mu_i + \varepsilon)$ |
 # | RFT, fine-tuning on right answers | none | none | $r_{ij}$ |
 #
+# In figures and in code Dr. GRPO is written `Dr_GRPO`. The fifth pair that is accepted, none/mean,
+# belongs to no method.
+#
 # Two helpers stay in the package. `checked_rewards` refuses a reward that is not finite, and
 # detaches: no gradient flows through a reward. `check_advantage_options` refuses unknown names and
 # the pairs that we come to below.
@@ -381,7 +384,7 @@ def compute_group_normalized_rewards(
     advantage_eps: float = 1e-6,
     advantage_normalizer: AdvantageNormalizer = "std",
 ) -> tuple[Tensor, dict[str, float | None]]:
-    """Rewards (B,) to advantages (B,), and the share of empty groups."""
+    """Rewards (N,) to advantages (N,), and the share of empty groups."""
     rewards = checked_rewards(raw_rewards)
     check_advantage_options(
         rewards, group_size, baseline, advantage_eps, advantage_normalizer
@@ -422,6 +425,27 @@ in_thirds = torch.tensor([0.1, 0.1, 0.1, 1.0, 0.0, 0.0]).double()
 advantages, metadata = compute_group_normalized_rewards(in_thirds, 3)
 assert advantages[:3].tolist() == [0.0, 0.0, 0.0]
 assert metadata == {"no_signal_group_share": 0.5}
+
+by_hand = {  # (baseline, eps, normalizer): the second group's advantages
+    ("mean", 0.5, "std"): [0.75, -0.25, -0.25, -0.25],
+    ("mean", 1e-6, "mean"): [3.0, -1.0, -1.0, -1.0],
+    ("mean", 0.5, "mean"): [1.0, -1 / 3, -1 / 3, -1 / 3],
+    ("mean", 1e-6, "none"): [0.75, -0.25, -0.25, -0.25],
+    ("none", 1e-6, "mean"): [4.0, 0.0, 0.0, 0.0],
+    ("none", 1e-6, "none"): [1.0, 0.0, 0.0, 0.0],
+}
+for options, wanted in by_hand.items():
+    found, _ = compute_group_normalized_rewards(raw_rewards[4:], 4, *options)
+    assert torch.allclose(found, torch.tensor(wanted), atol=1e-4), options
+
+solved = torch.ones(4)  # nothing to compare, but something to reward
+found, metadata = compute_group_normalized_rewards(
+    solved, 4, "none", advantage_normalizer="none"
+)
+assert found.equal(solved) and metadata == {"no_signal_group_share": 0.0}
+assert "baseline" in refusal(
+    compute_group_normalized_rewards, solved, 4, "none"
+)
 
 # %% [markdown]
 # The second group of the small batch under three normalisers. By hand: its mean is .25 and its
@@ -464,10 +488,10 @@ figure = plot_groups(
 )
 
 # %% [markdown]
-# *Rows: the rewards of a group. Columns: baseline / normaliser, and the method that uses the pair;
-# the first column is the rewards themselves. All panels have one scale. In the fourth row only a
-# tenth of a point was paid, for the format say. The normalisers in the third, fourth and fifth
-# column blow it up to the size of a right answer.*
+# *Rows: the rewards of a group. Columns: baseline / normaliser, and the method that uses the pair,
+# if there is one; the fifth pair, in grey, has none. The first column is the rewards themselves.
+# All panels have one scale. In the fourth row only a tenth of a point was paid, for the format say.
+# The normalisers in the third, fourth and fifth column blow it up to the size of a right answer.*
 #
 # The explorer does the same for rewards of your own. It needs a running kernel, so it does not
 # show on the web page: open the notebook. Drag a reward below 0, or make all four equal.
@@ -693,16 +717,18 @@ assert round(last["no_signal_group_share"], 2) == 0.19
 #   group counts: std lifts hard and easy questions, the mean lifts hard ones, none lifts nothing.
 # - `torch.std` divides by $G - 1$. With the other convention all advantages are
 #   $\sqrt{G/(G-1)}$ times as large.
-# - A group of equal rewards teaches nothing, and its advantages are exactly 0.
-# - The mean advantage is always 0. Log raw rewards, their spread, and the share of equal groups.
+# - With a mean baseline a group of equal rewards teaches nothing, and its advantages are exactly 0.
+#   Without a baseline that holds for a group of zero rewards only.
+# - With a mean baseline the mean advantage is always 0. Log raw rewards, their spread, and the
+#   share of equal groups.
 #
 # ## Exercises
 #
 # ```{exercise} Leave one out
 # :label: ex-10-leave-one-out
 #
-# *Medium, 10 minutes.* Write `leave_one_out_advantages(raw_rewards, group_size)`: from (B,)
-# rewards, (B,) advantages whose baseline is the mean of the $G - 1$ *other* responses of the group.
+# *Medium, 10 minutes.* Write `leave_one_out_advantages(raw_rewards, group_size)`: from (N,)
+# rewards, (N,) advantages whose baseline is the mean of the $G - 1$ *other* responses of the group.
 # It no longer depends on the response itself. By what factor do these advantages differ from
 # mean/none?
 #
@@ -714,7 +740,7 @@ assert round(last["no_signal_group_share"], 2) == 0.19
 
 # %% tags=["solution", "hide-cell"]
 def leave_one_out_advantages(raw_rewards: Tensor, group_size: int) -> Tensor:
-    """Each reward minus the mean of the others in its group, (B,) to (B,)."""
+    """Each reward minus the mean of the others in its group, (N,) to (N,)."""
     groups = rearrange(
         raw_rewards, "(group response) -> group response", response=group_size
     )

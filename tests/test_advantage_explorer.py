@@ -31,7 +31,7 @@ def test_every_choice_has_its_place_and_its_bars() -> None:
         "mean / mean\nMaxRL": [3.0, -1.0, -1.0, -1.0],
         "none / none\nRFT": [1.0, 0.0, 0.0, 0.0],
         "none / std\nrefused": [],
-        "none / mean\n": [4.0, 0.0, 0.0, 0.0],
+        "none / mean\n(no method)": [4.0, 0.0, 0.0, 0.0],
     }
     assert [ax.get_title(loc="left") for ax in axes] == list(expected)
     for ax, heights in zip(axes, expected.values(), strict=True):
@@ -47,7 +47,7 @@ def test_eps_and_negative_rewards_reach_the_bars() -> None:
     assert [ax.get_title(loc="left") for ax in refused] == [
         "mean / mean\nMaxRL",
         "none / std\nrefused",
-        "none / mean\n",
+        "none / mean\n(no method)",
     ]
 
 
