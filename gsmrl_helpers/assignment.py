@@ -182,7 +182,7 @@ def mark_assignment(copy: Path) -> None:
 
 
 def mark_in_text(cell: NotebookNode, rows: list[AssignmentProblem]) -> None:
-    """Put marks into a Markdown cell, each right before the exercise or heading that it is about."""
+    """Put marks into a Markdown cell, each right before the exercise or heading it is about."""
     by_place = defaultdict(list)
     for row in rows:
         by_place[row.cell].append(row)
