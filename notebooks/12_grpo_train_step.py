@@ -43,7 +43,8 @@
 # 6. Make one number of them, the **loss**.
 # 7. **Backward**, clip the gradient's norm, and let the **optimizer** take its step.
 #
-# Several updates on the same rollouts repeat 5 to 7 and nothing else.
+# 3 and 4 need nothing of each other and may change places. Several updates from the same rollouts
+# repeat 5 to 7; what 1 to 4 gave stays as it is.
 
 # %%
 import copy
@@ -97,6 +98,8 @@ use_style()
 # ### 1 to 3: responses, rewards, advantages
 #
 # The small batch again: $B = 2$ prompts with $G = 4$ responses each, and a policy that is a table.
+# `advantage_eps` is the small number that {doc}`10_advantages` adds to the standard deviation. Here
+# it is 0, so that the advantages are exactly those of a calculation by hand.
 
 # %%
 policy, tokenizer = small_batch.make_policy(), small_batch.make_tokenizer()
@@ -352,8 +355,14 @@ assert (refreshed == 1).all()
 #
 # First the loss of one microbatch, with everything that it may contain. An `Objective` holds the
 # options: method, clip range, normalisation, and two coefficients. $\beta$ = `kl_coef` weighs a KL
-# penalty against a frozen reference policy, `entropy_coef` a bonus for entropy; both are 0 unless
-# said otherwise. Beside the loss it returns what is logged of every token.
+# penalty against a frozen reference policy, `entropy_coef` a bonus for entropy. `Objective()` takes
+# the method "none", so no clip range, the normalisation "sequence", and 0 for both coefficients.
+#
+# The penalty of a token $y$ is $k_3 = u - 1 - \log u$ with
+# $u = \pi_\text{ref}(y) / \pi_\theta(y)$: never negative, and 0 where both agree.
+# {doc}`03_sorting_toy` shows that its mean is the KL divergence. `kl_estimate` computes it from two
+# log-probabilities. Beside the loss the function returns what is logged of every token, among it
+# the same estimate of how far $\pi_\theta$ has moved from $\pi_\text{old}$.
 
 # %% tags=["definition"]
 from gsmrl_helpers.accumulation import Batch
@@ -420,21 +429,26 @@ loss, token_values = microbatch_loss(policy, with_old, objective)
 assert (table_gradient - gradient).abs().max() < 1e-12
 assert (token_values["ratio"][mask] == 1).all()
 assert (token_values["kl_to_old"][mask] == 0).all()
+assert Objective() == Objective("none", None, "sequence", None, 0.0, "k3", 0)
 
 # %% [markdown]
 # Which gradient must come out in the end? That of the whole batch, to the last digit that floating
 # point keeps, however the batch is cut. Here it is, in one graph and for each normalisation of
-# {doc}`11_policy_gradient_loss`.
-
+# {doc}`11_policy_gradient_loss`: "constant" divides by $Z = B\,G\,L_\text{max}$, as there with
+# a sampler's limit of $L_\text{max} = 8$ tokens, so $Z = 2 \cdot 4 \cdot 8 = 64$, and "token" by
+# the 20 tokens of the batch.
 
 # %%
+Z = 2 * 4 * 8
+
+
 def full_batch_gradient(normalization: str) -> Tensor:
     """One graph over all eight responses, nothing accumulated."""
     policy = small_batch.make_policy()
     token_loss, _ = compute_policy_gradient_loss(
         advantages, scores(policy, batch)
     )
-    constant = {"sequence": None, "constant": 32.0, "token": 20.0}
+    constant = {"sequence": None, "constant": Z, "token": 20}
     aggregate_loss_across_microbatch(
         token_loss, mask, normalization, constant[normalization]
     ).backward()
@@ -490,7 +504,7 @@ orders = [torch.randperm(8, generator=generator) for _ in range(10)]
 differences = {}
 for normalization in ("sequence", "constant", "token"):
     objective = Objective(
-        loss_normalization=normalization, normalization_constant=32.0
+        loss_normalization=normalization, normalization_constant=Z
     )
     whole = full_batch_gradient(normalization)
     for size in range(1, 9):
@@ -597,11 +611,18 @@ assert (skipped.table - after_one).abs().max() < 1e-12
 # %% [markdown]
 # One case remains in which nothing may be left out. A KL penalty pulls every response towards the
 # reference policy, and an entropy bonus rewards every uncertain token, right or wrong. A group of
-# equal rewards then has a gradient, and dropping it would change the objective.
+# equal rewards then has a gradient, and dropping it would change the objective. To see it, all
+# advantages are set to 0, and the reference is another policy: a table of random logits.
+
+# %%
+random_logits = torch.randn(
+    10, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+)
+reference = small_batch.TablePolicy(random_logits)
 
 # %% tags=["check", "claim:W34"]
 equal = {**batch, "advantages": torch.zeros(8)}
-equal["ref_log_probs"] = scores(random_policy, batch).detach()
+equal["ref_log_probs"] = scores(reference, batch).detach()
 norms, trained, everything = {}, {}, torch.arange(8)
 for name, objective in {
     "neither": Objective(),
@@ -612,7 +633,7 @@ for name, objective in {
     accumulate_gradients(policy, equal, everything, objective, 8)
     norms[name] = policy.table.grad.norm().item()
 expected_trained = {"neither": 0, "KL": 8, "entropy": 8}
-expected_norms = {"neither": 0.0, "KL": 0.0217, "entropy": 0.0132}
+expected_norms = {"neither": 0.0, "KL": 0.0160, "entropy": 0.0132}
 assert trained == expected_trained
 for name, expected_norm in expected_norms.items():
     assert math.isclose(norms[name], expected_norm, abs_tol=5e-5)
@@ -856,8 +877,9 @@ assert metadata["grad_norm"] > 0 and abs(metadata["loss"]) < 1e-4
 # nothing was clipped: had one of the two been different, something would be broken. There is no
 # reference policy, so there is no KL to it: `None`, not 0.
 #
-# Now two updates on the same rollouts, as the package's training loop takes them. Which of its
-# functions run, in which order?
+# Now two updates from one set of rollouts, half of the rows each, as the package's training loop
+# takes them. Which of its functions run, in which order, and which model computes the old
+# log-probabilities?
 
 # %%
 parts = {
@@ -868,7 +890,7 @@ parts = {
     "microbatch_loss": "new log-probs, loss, backward",
     "clip_gradients": "clip, step",
 }
-calls = []
+calls, scored_by = [], []
 
 
 # %%
@@ -876,6 +898,8 @@ def note_call(frame, event, _) -> None:
     part = parts.get(frame.f_code.co_name) if event == "call" else None
     if part and calls[-1:] != [part]:
         calls.append(part)
+    if part == "old log-probs":
+        scored_by.append(frame.f_locals["model"])
 
 
 # %%
@@ -895,12 +919,24 @@ expected_update = [
     "clip, step",
 ]
 assert calls == expected_once + 2 * expected_update
+expected_is_trained_model = [True]
+is_trained_model = [model is looped.model for model in scored_by]
+assert is_trained_model == expected_is_trained_model
 
 # %% [markdown]
-# Sampling, rewards and old log-probabilities come once, in this order, and everything after them
-# once per update. (Advantages depend on the rewards alone. Whether they are computed before or
-# after the old log-probabilities makes no difference.)
-#
+# Sampling, rewards and old log-probabilities come once, in this order; new log-probabilities, loss,
+# backward, clip and step once per update. Steps 3 and 4 have changed places, and step 3 appears in
+# each update: `grpo_train_step` is given rewards, so it computes the advantages of its rows itself.
+# This changes nothing. Advantages depend only on the rewards of their own group, the rewards do not
+# change, and an update holds whole groups:
+
+# %% tags=["check"]
+graded = torch.as_tensor(rollouts.rewards)
+once, _ = compute_group_normalized_rewards(graded, 8)
+halves = [compute_group_normalized_rewards(h, 8)[0] for h in graded.split(32)]
+assert torch.equal(torch.cat(halves), once)
+
+# %% [markdown]
 # ## Broken on purpose
 #
 # Five faults follow, none of which raises an error. For each: the faulty line, a number that gives
@@ -981,10 +1017,10 @@ pd.DataFrame(
 # %% [markdown]
 # A mask that was not shifted loses the first token of every response, and all but the longest gain
 # a token that nobody wrote: padding, which is `<eos>` here. So the choice after `=` is not trained
-# at all, and each wrong answer now says "less `<eos>`". A mask that was shifted twice counts the
-# prompt's last token and loses the response's. Either sum of log-probabilities is a plausible
-# number. A plain loop over single responses, without padding and masks, says that it is not the
-# right one.
+# at all, and each wrong answer but the longest, response 7, now says "less `<eos>`". A mask that
+# was shifted twice counts the prompt's last token and loses the response's. Either sum of
+# log-probabilities is a plausible number. A plain loop over single responses, without padding and
+# masks, says that it is not the right one.
 
 # %%
 prompt_ids = [tokenizer.encode(text) for text in prompts]
@@ -1017,8 +1053,9 @@ assert (after_equals == 0).all() and (policy.table.grad != 0).any()
 # %% [markdown]
 # ### All samples equal
 #
-# Eight requests for one answer each, all with the same seed, or greedy decoding: the eight answers
-# to a problem are one answer. All rewards of a group are equal then, whether right or wrong.
+# Four requests for one answer to each problem, all with the same seed, or greedy decoding: the
+# four answers to a problem are one answer. All rewards of a group are equal then, whether right or
+# wrong.
 
 # %%
 requests = [trainer.sample(problems, 1, "train", 3) for _ in range(4)]
@@ -1137,7 +1174,10 @@ for is_training in (True, False):
         switches[mode, grad] = {
             "ratio is 1": bool(off_by.max() < 1e-3),
             "builds a graph": one.requires_grad,
-            "ratio beyond .8 to 1.2": (off_by > 0.2).double().mean().item(),
+            "ratio beyond .8 to 1.2": round(
+                (off_by > 0.2).double().mean().item(), 2
+            ),
+            "largest ratio": f"{ratio.max().item():,.1f}",
         }
 table_of_switches = pd.DataFrame(switches).T
 table_of_switches
@@ -1153,12 +1193,17 @@ for switch, expected_columns in expected.items():
     row = switches[switch]
     assert [row["ratio is 1"], row["builds a graph"]] == expected_columns
 assert table_of_switches.iloc[:2, 2].min() > 0.1
+largest = table_of_switches["largest ratio"].str.replace(",", "")
+assert (largest.astype(float)[:2] > 1000).all()
 
 # %% [markdown]
 # Only the last row is fit for old log-probabilities, and the third for new ones. In the first two,
 # more than one token in ten lies outside the clip range of .2, for a policy that has not moved:
-# the gradient of some is cut for nothing, that of others multiplied. Two checks find it, one by
-# looking for modules that drop, one by measuring.
+# the gradient of some is cut for nothing, that of others multiplied. The largest ratio runs into
+# the thousands and far beyond. It belongs to a token that one pass was almost sure of and the other
+# thought next to impossible, because it had dropped what pointed there; without clipping, this one
+# token outweighs the rest of the batch. Two checks find the fault, one by looking for modules that
+# drop, one by measuring the largest distance from 1.
 
 # %% tags=["nbval-ignore-output"]
 dropping.train()
@@ -1314,7 +1359,8 @@ for ax, name in zip(axes.flat, list(curves)[1:], strict=True):
         ("sound", "sound", line("GRPO")),
         (name, "broken", line("wrong")),
     ):
-        ax.plot(curves[drawn].T, **style, lw=0.7, alpha=0.35)
+        thin = {"color": style["color"], "lw": 1.0, "alpha": 0.6}
+        ax.plot(curves[drawn].T, **thin)
         ax.plot(curves[drawn].mean(0), **style, lw=2, label=label)
     ax.set(title=name, ylim=(0.45, 1.0))
     ax.legend(loc="upper left")
@@ -1350,9 +1396,10 @@ assert abs(last["sound"] - last["microbatch's own mean (15 + 1)"]) < 0.02
 #
 # ## All checks before the first step
 #
-# On a first step one knows what must hold: answers are distinct draws, the ratio is 1, the masked
-# sums equal a plain loop, gradients flow, microbatches add up. `check_first_step` runs all of it
-# on a trainer and its rollouts, and `gsmrl preflight` does so before a run is worth its time.
+# On a first step one knows what must hold: answers are distinct draws, no module drops activations,
+# the ratio is 1, the masked sums equal a plain loop, gradients flow, microbatches add up.
+# `check_first_step` runs all six checks on a trainer and its rollouts, and `gsmrl preflight`
+# does so before a run is worth its time.
 
 # %% tags=["nbval-ignore-output"]
 trainer = Trainer.from_config(config)
@@ -1367,8 +1414,9 @@ assert findings.ok and len(findings.findings) == 6
 # %% [markdown]
 # ## Take away
 #
-# - A step: sample, reward, advantages, old log-probabilities once, then new log-probabilities,
-#   loss, backward, clip and optimizer step. Only what follows "once" repeats.
+# - A step: sample, reward, advantages and old log-probabilities, which stay the same for all
+#   updates from these rollouts; then new log-probabilities, loss, backward, clip and optimizer
+#   step, anew in each update.
 # - The update of a softmax is a sum over tokens of weight times (one-hot − p). On the first update
 #   after sampling, every method is REINFORCE with a group's baseline.
 # - Microbatches divide by numbers of the whole batch. Responses with advantage 0 can be left out
@@ -1383,7 +1431,7 @@ assert findings.ok and len(findings.findings) == 6
 # :label: ex-12-constant
 #
 # *Easy, 10 minutes.* Dr. GRPO divides the sum over all tokens by a constant, here
-# $Z = B\,G\,L_\text{max} = 32$. Write `constant_weights(advantages, mask, constant)`, which returns
+# $Z = B\,G\,L_\text{max} = 64$. Write `constant_weights(advantages, mask, constant)`, which returns
 # the weight $w$ of every token as an (N, T) tensor, so that `table_update` gives the change of the
 # table.
 #
@@ -1401,9 +1449,9 @@ def constant_weights(
 
 
 # %% tags=["check"]
-options = {"loss_normalization": "constant", "normalization_constant": 32.0}
+options = {"loss_normalization": "constant", "normalization_constant": Z}
 stepped, _ = one_step(gsmrl_helpers.grpo_train_step, **options)
-token_weights = constant_weights(advantages.double(), mask, 32.0)
+token_weights = constant_weights(advantages.double(), mask, Z)
 change = stepped.table.detach() - table_before
 assert (table_update(batch, token_weights) - change).abs().max() < 1e-12
 
@@ -1446,8 +1494,9 @@ for normalization in ("sequence", "token"):
 # ```{exercise} Three broken steps
 # :label: ex-12-three-steps
 #
-# *Medium, 15 minutes.* The cell below took a first step three times on fresh rollouts, each with
-# another fault. Write `diagnose(report)`, which returns `"dropout"`, `"graph"` or `"equal samples"`
+# *Medium, 15 minutes.* A first step was taken three times on fresh rollouts, each time with another
+# fault, in two folded cells (their code gives the faults away). The table shows what was
+# logged. Write `diagnose(report)`, which returns `"dropout"`, `"graph"` or `"equal samples"`
 # for a dictionary with `grad_norm`, `mean_ratio` and `no_signal_group_share`.
 #
 # :::{dropdown} Hint
@@ -1455,7 +1504,7 @@ for normalization in ("sequence", "token"):
 # :::
 # ```
 
-# %%
+# %% tags=["hide-input"]
 policy = small_batch.make_policy()
 new = scores(policy, batch)
 plain_loss(batch, new, new, mask).backward()
@@ -1463,7 +1512,7 @@ noise = 0.3 * torch.randn(new.shape, generator=generator)
 ratio_options = {"importance_reweighting_method": "noclip"}
 ratio_options["old_log_probs"] = new.detach() + noise
 
-# %%
+# %% tags=["hide-input"]
 symptoms = ["grad_norm", "mean_ratio", "no_signal_group_share"]
 package_step = gsmrl_helpers.grpo_train_step
 reports = {
@@ -1475,7 +1524,11 @@ reports = {
     },
     "C": one_step(package_step, rollout_responses=copies)[1],
 }
-pd.DataFrame(reports).loc[symptoms].astype(float).round(3)
+logged = {
+    name: ["None" if row[s] is None else f"{row[s]:.3f}" for s in symptoms]
+    for name, row in reports.items()
+}
+pd.DataFrame(logged, symptoms)
 
 
 # %% tags=["solution", "hide-cell"]
