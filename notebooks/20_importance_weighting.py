@@ -39,10 +39,18 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from gsmrl_helpers import (
+    LocalEngine,
     aggregate_loss_across_microbatch,
+    compute_group_normalized_rewards,
     compute_policy_gradient_loss,
+    experiment_config,
+    load_policy,
+    load_problems,
+    rl,
+    tokenize_prompt_and_output,
 )
 from gsmrl_helpers.plots import line, use_style
+from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.symbolic import show
 
 use_style()
@@ -106,7 +114,9 @@ show(r"\mathbb{E}_{\pi_0}[-b \cdot \text{score}]", baseline_part)
 # %% [markdown]
 # If the policy has moved up, $p > p_0$, a positive baseline pushes it further up; if it has moved
 # down, further down. Wherever the policy has gone, the baseline tells it to go on. With $b =
-# 0.25$, the old policy's mean reward, the means of the two components are 0.125 and 0.125.
+# 0.25$, the old policy's mean reward, the means of the two components are 0.125 and 0.125. The
+# true ones are 0.168 and 0.112: the first token should get half as much again as the second, and
+# gets the same, as the baseline has pushed $q$, which had moved further, the harder.
 
 # %% tags=["check"]
 NUMBERS = {p: 0.7, q: 0.8, p_0: 0.5, q_0: 0.5, b: 0.25}
@@ -115,9 +125,11 @@ assert sp.simplify(naive - p_0 * q_0 * (1 - p)) == 0
 assert sp.simplify(baseline_part - b * (p - p_0)) == 0
 assert abs(true.subs(NUMBERS) - 0.168) < 1e-12
 assert abs(naive.subs(NUMBERS) - 0.075) < 1e-12
-for own, old in ((p, p_0), (q, q_0)):
+for own, old, wanted in ((p, p_0, 0.168), (q, q_0, 0.112)):
     first_part, shift = p_0 * q_0 * (1 - own), b * (own - old)
     assert abs((first_part + shift).subs(NUMBERS) - 0.125) < 1e-12
+    assert abs((p * q * (1 - own)).subs(NUMBERS) - wanted) < 1e-12
+    assert abs(shift.subs(NUMBERS) - (0.05 if own is p else 0.075)) < 1e-12
 
 # %% [markdown]
 # ## Exact weights
@@ -172,25 +184,25 @@ assert abs(weight(1, 1).subs(NUMBERS) - 2.24) < 1e-12
 second_moment = mean_over(
     p_0, q_0, lambda y, z: (p / p_0 if y else (1 - p) / (1 - p_0)) ** 2
 )
-delta = sp.factor(second_moment - 1)
-show(r"\mathbb{E}_{\pi_0}[r^2] - 1", delta)
+ratio_variance = sp.factor(second_moment - 1)
+show(r"\mathbb{E}_{\pi_0}[r^2] - 1", ratio_variance)
 
 # %% [markdown]
-# This is the variance of one ratio; call it $\delta$. The tokens are independent, so that the
+# This is the variance of one ratio; call it $\kappa$. The tokens are independent, so that the
 # second moment of the product is the product of the second moments, and
 #
-# $$\operatorname{Var}(w) = (1 + \delta)^L - 1 .$$
+# $$\operatorname{Var}(w) = (1 + \kappa)^L - 1 .$$
 #
-# Take a coin that was fair and now shows 1 in six of ten cases: $\delta = 0.1^2 / 0.25 = 0.04$.
+# Take a coin that was fair and now shows 1 in six of ten cases: $\kappa = 0.1^2 / 0.25 = 0.04$.
 # After ten tokens the variance is 0.48, after a hundred 49.5, after 512 it is 500 million.
 
 # %% tags=["check", "claim:A25"]
 coin = {p_0: sp.Rational(1, 2), p: sp.Rational(3, 5)}
-expected_delta = 0.04
-assert abs(float(delta.subs(coin)) - expected_delta) < 1e-12
+expected_kappa = 0.04
+assert abs(float(ratio_variance.subs(coin)) - expected_kappa) < 1e-12
 expected_variance = {10: 0.480, 100: 49.5, 512: 5.26e8}
 for length, value in expected_variance.items():
-    exact = float((1 + delta.subs(coin)) ** length - 1)
+    exact = float((1 + ratio_variance.subs(coin)) ** length - 1)
     assert abs(exact / value - 1) < 1e-3
 
 # %% [markdown]
@@ -285,9 +297,9 @@ plt.show()
 # three distributions is a weight of 1, the grey line. With 512 tokens nearly all answers lie far
 # to its left.*
 #
-# So there are two ends. The naive estimate adds no noise and has a bias. Exact weights have no
-# bias and, for a text of some length, nothing but noise. The methods in use look for something in
-# between.
+# So there are two ends. The naive estimate has no weights that could vary, and a bias. Exact
+# weights have no bias and, for a text of some length, nothing but noise. The methods in use look
+# for something in between.
 #
 # ## A tree that can be enumerated
 #
@@ -677,25 +689,61 @@ for other, there in zip(TREES, MOVED, strict=True):
 
 # %% [markdown]
 # Within a pair nothing is missing any more; what is left is the prefix before the pair and the
-# continuation after it. Blocks are a dial: the larger, the smaller the bias and the larger the
-# variance.
+# continuation after it. On our tree a larger block has less bias and more variance:
+
 
 # %%
-dial = {}
-for method in ("noclip", "pairs", "exact"):
+BLOCK_METHODS = ("noclip", "pairs", "exact")
+
+
+def bias_and_variance(theta: Tensor, tree: Tree, method: str) -> list[float]:
+    """Relative error of the mean, and variance of one answer over |∇J|²."""
     each = single_estimates(theta, tree, method)
+    truth = true_gradient(theta, tree).flatten()
     mean = tree.p_0 @ each
     variance = tree.p_0 @ (each - mean).square().sum(dim=1)
-    error = relative_error(mean, truth.flatten())
-    dial[method] = [error, (variance / truth.norm() ** 2).item()]
+    return [
+        relative_error(mean, truth),
+        (variance / truth.square().sum()).item(),
+    ]
+
+
+# %%
+dial = {name: bias_and_variance(theta, tree, name) for name in BLOCK_METHODS}
 pd.DataFrame(
     dial, index=["bias / |∇J|", "variance of one answer / |∇J|²"]
 ).round(2)
+
+# %% [markdown]
+# Is that a law? At distance 0.2, whether the trees go in a random direction or up their own
+# gradient, the averages of the eight trees have this order. Not every tree has it: uphill there is
+# one on which pairs have more bias than single tokens, and in a random direction one on which they
+# have less variance. So blocks are a dial close to the old policy, and on average. The map will
+# show how little is left of it further out.
 
 # %% tags=["check"]
 biases, variances = zip(*dial.values(), strict=True)
 assert list(biases) == sorted(biases, reverse=True)
 assert list(variances) == sorted(variances)
+dials = np.array(
+    [
+        [
+            [bias_and_variance(there, other, name) for name in BLOCK_METHODS]
+            for there in (
+                move(other, random_direction(seed), 0.2),
+                move(other, true_gradient(other.theta_0, other), 0.2),
+            )
+        ]
+        for seed, other in enumerate(TREES)
+    ]
+)  # tree, direction, method, bias or variance
+of_trees = np.moveaxis(dials, 3, 0)
+biases, variances = of_trees
+assert (np.diff(biases.mean(axis=0)) < 0).all()
+assert (np.diff(variances.mean(axis=0)) > 0).all()
+assert (biases[..., 1] > biases[..., 0]).sum(axis=0).tolist() == [0, 1]
+assert (variances[..., 1] < variances[..., 0]).sum(axis=0).tolist() == [1, 0]
+assert (variances[..., 2] > variances[..., 1]).all()
 
 # %% [markdown]
 # ## Clip
@@ -818,10 +866,12 @@ assert (found - ratio.prod(dim=1) ** (1 / LENGTH)).abs().max() < 1e-12
 # ### Where 1/L comes from
 #
 # The objective of an answer is $A s$. Differentiate it with respect to the log-probability of one
-# token, $x$, while $c$ stands for the other log-ratios:
+# token, $x = \log \pi_\theta(y_t)$. The constant $c$ stands for the rest of the sum: the other
+# tokens' log-ratios and this one's $-\log \pi_0(y_t)$.
 
 # %%
-x, c, L = sp.symbols("x c L", positive=True)
+x, c = sp.symbols("x c", real=True)
+L = sp.symbols("L", positive=True)
 s = sp.exp((x + c) / L)
 ratio_of_slopes = sp.simplify(sp.diff(s, x) / s)
 show(
@@ -1059,8 +1109,8 @@ for (row, quantity), (column, way) in panels:
         mean = means.loc[way].xs(name, level="method")[quantity]
         ax.plot(mean, label=name, **STYLES[name])
 for column, title in enumerate(TITLES.values()):
-    axes[0, column].set(title=title, ylim=(-0.05, 2.0))
-    axes[1, column].set(yscale="log", ylim=(0.08, 40))
+    axes[0, column].set(title=title, ylim=(-0.05, 4.0))
+    axes[1, column].set(yscale="log", ylim=(0.08, 80))
     ticks = [0.1, 0.3, 1, 3, 10, 30]
     axes[1, column].set_yticks(ticks, ticks)
     axes[1, column].set_xlabel("distance, spread of log r")
@@ -1070,11 +1120,34 @@ axes[1, 0].set_ylabel("variance / that of a fresh sample")
 finish(figure, axes)
 
 # %% [markdown]
-# *Thick: the mean of eight trees; faint: each. Upper row: exact weights have no bias anywhere. In
-# a random direction the naive estimate has most of the unclipped ones, then token weights, then
-# pairs; CISPO lies on "noclip". Clip and GSPO leave them as soon as ratios reach their range.
-# Lower row, on a logarithmic axis: exact weights become by far the noisiest. The grey line is a
-# fresh sample. What clips becomes quieter than that, as it says less.*
+# *Thick: the mean of eight trees; faint: each (some leave the frame). Upper row: exact weights have
+# no bias anywhere. In a random direction the naive estimate has most of the unclipped ones, then
+# token weights, then pairs; CISPO lies on "noclip". Uphill these four nearly coincide up to 0.5.
+# Then the naive estimate leaves the others below, and at 2 its bias is nearly four times the
+# gradient, while pairs are no better than single tokens. Clip and GSPO part from the rest as soon
+# as ratios reach their range. Lower row, on a logarithmic axis: exact weights become by far the
+# noisiest. The grey line is a fresh sample. Clip, GSPO and CISPO become quieter than that, as they
+# say less. The naive estimate is quieter uphill up to 0.5 and louder far out, more so than token
+# weights.*
+
+# %% tags=["check"]
+by_bias = means["bias"].unstack("method")
+by_variance = means["variance"].unstack("method")
+close = by_bias.loc["uphill"].loc[:0.5, ["none", "noclip", "pairs", "cispo"]]
+assert (close.max(axis=1) - close.min(axis=1)).max() < 0.05
+assert 3.8 < by_bias.loc[("uphill", 2.0), "none"] < 3.85
+further = by_bias.loc["uphill"].loc[0.75:]
+for name in ("noclip", "pairs", "cispo"):
+    assert (further["none"] - further[name]).min() > 0.1
+assert abs(further.loc[1.0, "pairs"] - further.loc[1.0, "noclip"]) < 5e-3
+assert further.loc[2.0, "pairs"] > further.loc[2.0, "noclip"] + 0.05
+quiet = by_variance[["clip", "gspo", "gspo, 3e-4", "cispo"]]
+assert quiet.drop(0.0, level="distance").max().max() < 1
+assert by_variance.loc["uphill", "none"].loc[0.02:0.5].max() < 0.98
+expected = {1.0: [1.73, 1.30], 2.0: [3.66, 1.60]}  # random direction
+for distance, pair in expected.items():
+    found = by_variance.loc[("random", distance), ["none", "noclip"]]
+    assert np.abs(found.to_numpy() - pair).max() < 5e-3
 
 # %% tags=["hide-input"]
 figure, axes = plt.subplots(
@@ -1097,9 +1170,10 @@ finish(figure, axes)
 
 # %% [markdown]
 # *The same as paths, one for each method, from the star, where the policy has not moved, over the
-# circle at distance 0.2 to the square at distance 1. Exact weights walk to the right, the naive
-# estimate and token weights up, whatever clips or caps up and to the left. Nobody stays at the
-# star.*
+# circle at distance 0.2 to the square at distance 1. Exact weights walk to the right; the naive
+# estimate, token weights and pairs up, and in a random direction to the right as well; whatever
+# clips or caps, up and to the left. Uphill, at the square, the naive estimate has a third more bias
+# than token weights. Nobody stays at the star.*
 #
 # At distance 1 exact weights have ten times the variance of a fresh sample in a random direction,
 # on answers of four tokens. Uphill, clip has a bias of 1.15 as early as at distance 0.2, more than
@@ -1110,6 +1184,10 @@ finish(figure, axes)
 # %% tags=["check"]
 far, near = means.xs(1.0, level="distance"), means.xs(0.2, level="distance")
 assert means.xs("exact", level="method")["bias"].max() < 1e-8
+for name in ("none", "noclip", "pairs"):
+    assert far.loc[("random", name), "variance"] > 1.25
+more = far.loc["uphill", "bias"]["none"] / far.loc["uphill", "bias"]["noclip"]
+assert abs(more - 4 / 3) < 0.03
 assert abs(far.loc[("random", "exact"), "variance"] - 10.1) < 0.05
 assert abs(near.loc[("uphill", "clip"), "bias"] - 1.15) < 5e-3
 assert abs(near.loc[("uphill", "clip"), "uphill part"] - 0.02) < 5e-3
@@ -1154,7 +1232,9 @@ progress_table(256).round(2)
 # 0.2 the unclipped ones, weights or no weights, still agree within a few hundredths, whereas
 # uphill the clip has put on the brake. At distance 1, unweighted and token-weighted steps have
 # lost between a third and two thirds of their worth, and only exact weights, which four tokens
-# allow, still know the way. With eight answers instead of 256 noise is nearly everything:
+# allow, keep more than 0.7 both ways. With eight answers instead of 256 noise takes more than half
+# of every step. What the weights do still shows: at distance 1, in a random direction, exact
+# weights have 0.33 and no weights 0.19, and uphill the clip goes down, with -0.17.
 
 # %%
 progress_table(8).round(2)
@@ -1167,11 +1247,16 @@ assert np.ptp(shown.drop("gspo, 3e-4")[("uphill", 0.05)]) < 0.01
 assert np.ptp(shown.loc[unclipped, ("random", 0.2)]) < 0.06
 assert np.ptp(shown.loc[unclipped, ("uphill", 0.2)]) < 0.06
 assert shown.loc["clip", ("uphill", 0.2)] < 0.1
-assert shown.loc["exact", ("random", 1.0)] > 0.8
+steady = (shown.xs(1.0, axis=1, level="distance") > 0.7).all(axis=1)
+assert steady[steady].index.tolist() == ["exact"]
 for name, way in itertools.product(("none", "noclip"), TITLES):
     lost = 1 - shown.loc[name, (way, 1.0)] / shown.loc[name, (way, 0.05)]
     assert 1 / 3 < lost < 2 / 3
-assert progress_table(8).max().max() < 0.45
+shown = progress_table(8)
+assert shown.max().max() < 0.45
+found = shown.loc[["exact", "none"], ("random", 1.0)]
+assert np.abs(found.to_numpy() - [0.33, 0.19]).max() < 5e-3
+assert abs(shown.loc["clip", ("uphill", 1.0)] + 0.17) < 5e-3
 
 # %% [markdown]
 # ## Thirty-two updates on one batch
@@ -1180,19 +1265,78 @@ assert progress_table(8).max().max() < 0.45
 # is on-policy. The last one learns from answers that a policy wrote 31 updates ago. Each answer
 # is used once, so that what has moved its probability since are other answers.
 #
-# Where on the map is that? In {doc}`11_policy_gradient_loss` the first update of the pocket policy
-# changed the tokens' log-probabilities with a spread of about 0.04. If 31 updates each go a way of
-# their own, their spreads add up as in a random walk, to $0.04 \sqrt{31} = 0.22$. If they all go
-# the same way, to $0.04 \cdot 31 = 1.24$. So the end of a batch lies just where the methods part.
-# And exact weights are out of the question there: the variance of one ratio is about the squared
-# spread, so that over 512 tokens a spread of 0.04 makes $(1 + 0.04^2)^{512} - 1 = 1.27$, and one
-# of 0.22 makes more than $10^{10}$.
+# Where on the map is that? We let the pocket policy of {doc}`11_policy_gradient_loss` do the same:
+# eight answers to each of 32 problems, one group for each update. Just before its update, we
+# measure how far the tokens of a group have moved: the root mean square of $\log r_t$, which is the
+# distance of the map.
+
+# %% tags=["nbval-ignore-output"]
+config = experiment_config("on-policy", "pocket")
+model, tokenizer = load_policy(config)
+model.eval()
+rollouts = sample_rollouts(
+    LocalEngine(model, tokenizer),
+    config.prompt_object(),
+    load_problems(config, "train")[:32],
+    group_size=8,
+    seed=0,
+    temperature=1.0,
+    top_p=1.0,
+    max_tokens=48,
+)
+
+# %%
+batch = tokenize_prompt_and_output(
+    rollouts.prompts,
+    [completion.text for completion in rollouts.completions],
+    tokenizer,
+    output_token_ids=[
+        completion.token_ids for completion in rollouts.completions
+    ],
+)
+inputs, labels = batch["input_ids"], batch["labels"]
+response_mask = batch["response_mask"]
+group_advantages, _ = compute_group_normalized_rewards(rollouts.rewards, 8)
+with torch.no_grad():
+    before = rl.sequence_logprobs(model, inputs, labels)
+
+# %%
+optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
+spreads = []
+groups = torch.arange(256).split(8)
+for group in groups:
+    now = rl.sequence_logprobs(model, inputs[group], labels[group])
+    moved = (now - before[group]).detach()[response_mask[group]]
+    spreads.append(moved.square().mean().sqrt().item())
+    loss = rl.grpo_loss(
+        now, before[group], group_advantages[group], response_mask[group]
+    )
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+# %% tags=["nbval-ignore-output"]
+shown = {f"group {i + 1}": spreads[i] for i in (0, 4, 10, 16, 24, 31)}
+pd.DataFrame(shown, index=["spread of log r"]).round(2)
+
+# %% [markdown]
+# The first group has not moved. The last eight have moved by 0.1 to 0.2, though in two thirds of
+# the groups all answers had the same reward, and no gradient. A policy that learns from more groups
+# goes further. So the end of a batch lies just where the methods part: uphill, 0.1 is where the
+# clip starts to bite, and at 0.2 it has taken nearly all of a step's worth. And exact weights are
+# out of the question there. The variance of one ratio is about the squared spread. Over 512 tokens
+# a spread of 0.1 makes $(1 + 0.1^2)^{512} - 1 = 162$, and 0.2 is our coin from above, with its 500
+# million.
 
 # %% tags=["check"]
-assert 256 // 8 == 32 and abs(0.04 * 31**0.5 - 0.22) < 5e-3
-assert abs(0.04 * 31 - 1.24) < 1e-9
-assert abs((1 + 0.04**2) ** 512 - 1 - 1.27) < 5e-3
-assert 1e10 < (1 + 0.22**2) ** 512 - 1 < 1e11
+assert len(groups) == 256 // 8 == 32 and spreads[0] < 1e-4
+assert 0.1 < np.mean(spreads[-8:]) < 0.2
+silent = (group_advantages.reshape(32, 8) == 0).all(dim=1)
+assert abs(silent.double().mean() - 2 / 3) < 0.1
+assert abs((1 + 0.1**2) ** 512 - 1 - 162) < 0.5
+assert abs(0.2**2 - expected_kappa) < 1e-12
+at_256 = progress_table(256)
+assert at_256.loc["clip", ("uphill", 0.2)] < 0.1
 
 # %% [markdown]
 # So the practical question is less which weight estimates best than how far one lets the policy go
@@ -1203,10 +1347,10 @@ assert 1e10 < (1 + 0.22**2) ** 512 - 1 < 1e11
 #
 # - On old answers the naive estimate is biased, and a baseline makes it push on in whatever
 #   direction the policy has gone.
-# - Exact weights remove the bias. Their variance is $(1+\delta)^L - 1$: hopeless for long answers.
+# - Exact weights remove the bias. Their variance is $(1+\kappa)^L - 1$: hopeless for long answers.
 # - A token's own ratio climbs the sum of hybrid policies' rewards. Missing are the new prefix (a
-#   wrong speed) and the new continuation (a wrong direction). Blocks of tokens are a dial between
-#   this and exact weights.
+#   wrong speed) and the new continuation (a wrong direction). Close to the old policy, and on
+#   average, blocks of tokens are a dial between this and exact weights.
 # - Clipping is a brake, no estimate: it silences what has gone far enough the right way. CISPO caps
 #   the weight and silences nothing.
 # - GSPO's root repairs a share $1/L$ of the bias; the rest of its effect is its clip. Its $1/L$ is
@@ -1280,25 +1424,41 @@ assert abs(block_surrogate(theta, tree, 4) - J(theta, tree)) < 1e-12
 # :::
 #
 # :::{dropdown} Worked answer
-# *No weights*: no added variance, all of the bias. It grows with the distance, and includes a push
-# away from the old policy that every positive baseline adds. *Exact weights* are the other end: no
-# bias, and a variance that grows exponentially with the length. *Token weights* without a clip are
-# close to the first end. The variance of one ratio does not grow with the length, but of the $L$
-# factors of the exact weight all but the token's own are missing; what they correct is the choice
-# of this token, not the prefix before it nor the continuation after it. *With the clip*, tokens
-# that have gone the right way are silent: less variance still, and a bias that is large by design.
-# Near the old policy it does nothing. Beyond $\varepsilon$ it is no estimator but a limit on the
-# distance, and so a limit on everyone's bias. *GSPO* looks like the exact end, as its weight
-# belongs to the whole answer, but the root takes it to the opposite one: $s = w^{1/L}$ repairs
-# $1/L$ of the bias and has the logarithm of the exact weight divided by $L$, hardly any variance.
-# It then clips whole answers, so that the silence is all or nothing: with a narrow range, most
-# answers that have moved the right way are out at once.
+# *No weights*: a bias that grows with the distance, in a random direction from 0.32 at 0.2 to 0.95
+# at 1. It includes a push away from the old policy that every positive baseline adds. Nor is the
+# estimate a quiet one: it starts out as noisy as a fresh sample, and in a random direction has 1.7
+# times its variance at 1 and 3.7 times at 2.
 #
-# Which is to be chosen depends on the distance first. With few answers noise covers all
-# differences of bias, with many it does not, and over many updates noise averages out while a bias
-# stays. Far out, exact weights come first for any $n$, but only because four tokens are so few.
-# Within a distance where the unclipped methods agree, weights hardly matter; beyond, something has
-# to stop the policy.
+# *Exact weights* are the other end: no bias, and a variance that grows exponentially with the
+# length.
+#
+# *Token weights* without a clip keep one of the $L$ factors of the exact weight. It corrects the
+# choice of this token, not the prefix before it nor the continuation after it. What that is worth
+# depends on the direction. In a random one there is less bias than without weights at every
+# distance, and from 0.35 on less variance, too. Uphill, up to 0.5, they do not reduce the bias by
+# more than 0.02; only from 0.75 on there is a difference.
+#
+# *With the clip* nothing changes up to 0.05. From 0.1 on there is less variance than without it,
+# and more bias, in both directions. Uphill is the worse one, as what is silenced is what has gone
+# the right way. Beyond $\varepsilon$ the clip is no estimator but a limit on the distance, and so a
+# limit on everyone's bias.
+#
+# *GSPO* looks like the exact end, as its weight belongs to the whole answer, but the root takes it
+# to the opposite one. Up to 0.05 the wide range leaves about three quarters of the bias, $1 - 1/L$,
+# and nearly the variance of no weights. Then it clips whole answers, so that the silence is all or
+# nothing. With the narrow range that has happened at 0.02: the bias is 0.85 in a random direction,
+# 1.20 uphill.
+#
+# *Does the order depend on $n$?* Up to 0.05 there is hardly an order: for any $n$ all but the
+# narrow GSPO are within 0.01. Beyond, it does. With very many answers only the bias of the
+# direction counts, and exact weights come first everywhere; with 256 they still do, but only
+# because four tokens are so few. With one answer the noise counts as well: no weights come first
+# uphill at 0.35, and in a random direction the quiet clip does at 1.5 and 2; with eight, at 2. But
+# noise does not cover everything: with eight answers at distance 1 exact weights are still far
+# ahead of none in a random direction. Over many updates noise averages out while a bias stays.
+#
+# Which is to be chosen depends on the distance first. Where the unclipped methods agree, weights
+# hardly matter; beyond, something has to stop the policy.
 # :::
 # ```
 
@@ -1313,12 +1473,60 @@ def ranking(way: str, distance: float, n: int) -> list[str]:
 
 
 # %% tags=["check"]
+for way, distance in itertools.product(TITLES, DISTANCES[1:]):
+    assert ranking(way, distance, 10**9)[0] == "exact"
+    assert distance < 0.1 or ranking(way, distance, 256)[0] == "exact"
 assert ranking("random", 1.0, 256)[:2] == ["exact", "pairs"]
-assert ranking("random", 1.0, 10**9)[:2] == ["exact", "pairs"]
 assert ranking("uphill", 0.2, 256)[-2:] == ["clip", "gspo, 3e-4"]
 assert ranking("uphill", 0.05, 8)[-1] == "gspo, 3e-4"
-for way in TITLES:
-    assert sorted(ranking(way, 0.5, 8)) == sorted(METHODS)
+first_of_few = {
+    (way, distance, n): ranking(way, distance, n)[0]
+    for way, distance, n in (
+        ("uphill", 0.35, 1),
+        ("random", 1.5, 1),
+        ("random", 2.0, 1),
+        ("random", 2.0, 8),
+    )
+}
+assert list(first_of_few.values()) == ["none", "clip", "clip", "clip"]
+assert ranking("random", 1.5, 8)[0] == "exact"
+
+# %% [markdown]
+# The other numbers of the worked answer, from the table:
+
+# %% tags=["check"]
+random_bias, uphill_bias = by_bias.loc["random"], by_bias.loc["uphill"]
+random_variance = by_variance.loc["random"]
+expected = [0.32, 0.95]
+found = random_bias.loc[[0.2, 1.0], "none"].to_numpy()
+assert np.abs(found - expected).max() < 5e-3
+assert (random_bias["none"] > random_bias["noclip"])[0.02:].all()
+assert (random_variance["none"] > random_variance["noclip"])[0.35:].all()
+gain = uphill_bias["none"] - uphill_bias["noclip"]
+assert gain[:0.5].max() < 0.02 and gain[0.75:].min() > 0.1
+
+# %% tags=["check"]
+for bias, variance in (
+    (by_bias.loc[way], by_variance.loc[way]) for way in TITLES
+):
+    assert (bias["clip"] - bias["noclip"])[:0.05].abs().max() < 1e-3
+    assert (bias["clip"] > bias["noclip"])[0.1:].all()
+    assert (variance["clip"] < variance["noclip"])[0.1:].all()
+    left = (bias["gspo"] / bias["none"])[0.02:0.05]
+    assert (left - (1 - 1 / LENGTH)).abs().max() < 0.02
+    louder = (variance["gspo"] - variance["none"])[:0.05]
+    assert louder.abs().max() < 0.03
+assert (uphill_bias["clip"] > random_bias["clip"])[0.1:].all()
+expected = [0.85, 1.20]
+found = [bias.loc[0.02, "gspo, 3e-4"] for bias in (random_bias, uphill_bias)]
+assert np.abs(np.array(found) - expected).max() < 5e-3
+for n, way, distance in itertools.product(
+    (1, 8, 256, 10**9), TITLES, (0.02, 0.05)
+):
+    chosen = (table["way"] == way) & (table["distance"] == distance)
+    shares = progress(table[chosen].set_index("method"), n)
+    by_method = shares.groupby("method").mean()
+    assert np.ptp(by_method.drop("gspo, 3e-4")) < 0.01
 
 # %% [markdown]
 # ```{exercise} Effective size
