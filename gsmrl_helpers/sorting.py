@@ -18,7 +18,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
-from gsmrl_helpers.log_probs import entropy, label_log_probs
+from gsmrl_helpers.log_probs import entropy
 from gsmrl_helpers.options import require_choice, require_number, require_positive_integer
 
 PROMPTS = torch.tensor([[1, 0, 2], [3, 2, 4], [1, 2, 3]])
@@ -134,10 +134,9 @@ def compute_log_probs(logits: Tensor, responses: Tensor) -> Tensor:
         logits: (run, batch, pos, vocab).
         responses: (run, batch, trial, pos), int64.
     """
-    for_each_response = repeat(
-        logits, "run batch pos vocab -> run batch trial pos vocab", trial=responses.shape[2]
-    )
-    return label_log_probs(for_each_response, responses)["log_probs"]
+    tokens = rearrange(responses, "run batch trial pos -> run batch pos trial")
+    log_probs = logits.log_softmax(dim=-1).gather(-1, tokens)
+    return rearrange(log_probs, "run batch pos trial -> run batch trial pos")
 
 
 def compute_loss(

@@ -46,7 +46,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
-from gsmrl_helpers.log_probs import entropy, label_log_probs
+from gsmrl_helpers.log_probs import entropy
 from gsmrl_helpers.plots import line, plot_metric, t_interval, use_style
 from gsmrl_helpers.sorting import (
     PROMPTS,
@@ -104,13 +104,27 @@ expected = [7, 3, 6]
 assert [R([3, 1, 0, 2], answer) for answer in answers] == expected
 
 # %% [markdown]
-# Both rewards are largest where the answer is sorted, and only there. The second pays on the way as
-# well. That is what makes it learnable, and what makes it open to hacks: `[0, 0, 0]` is in perfect
-# order and contains a number of the prompt. It gets 3 of 5 points and has sorted nothing.
+# Both rewards are largest where the answer is sorted. The first is so only there; the second too,
+# if all numbers of the prompt differ. For `[1, 1, 2]` the answers `[1, 2, 2]` and `[0, 1, 2]` also
+# get all 5 points. The second reward pays on the way as well. That is what makes it learnable, and
+# what makes it open to hacks: `[0, 0, 0]` is in perfect order and contains a number of the prompt.
+# It gets 3 of 5 points and has sorted nothing.
 
 # %% tags=["check", "claim:L6"]
 expected = 3
 assert R([0, 1, 2], [0, 0, 0]) == expected
+
+# %% tags=["check"]
+every_answer = [list(answer) for answer in product(range(5), repeat=3)]
+for reward_fn, distinct in ((sort_distance_reward, 1), (R, 3)):
+    for prompt in every_answer:
+        if len(set(prompt)) >= distinct:
+            points = [reward_fn(prompt, answer) for answer in every_answer]
+            best = every_answer[points.index(max(points))]
+            assert best == sorted(prompt)
+            assert points.count(max(points)) == 1
+for answer in ([1, 1, 2], [1, 2, 2], [0, 1, 2]):
+    assert R([1, 1, 2], answer) == 5
 
 # %% [markdown]
 # The experiments use three prompts, `[1, 0, 2]`, `[3, 2, 4]` and `[1, 2, 3]`, over five tokens. So
@@ -118,7 +132,6 @@ assert R([0, 1, 2], [0, 0, 0]) == expected
 # gets all 5 points.
 
 # %% tags=["check"]
-every_answer = [list(answer) for answer in product(range(5), repeat=3)]
 for prompt in PROMPTS.tolist():
     best = [answer for answer in every_answer if R(prompt, answer) == 5]
     assert best == [sorted(prompt)]
@@ -315,25 +328,34 @@ for mode, wanted in expected.items():
     assert (deltas - torch.tensor(wanted)).abs().max() < 6e-4
 
 # %% [markdown]
-# Raw rewards raise the probability of everything that was sampled, the third answer included: all
-# rewards are positive. Centred ones lower it. The names in this book are RFT for raw (where rewards
-# are 0 or 1), Dr. GRPO for centred, GRPO for normalised.
-#
+# With raw rewards each sample pushes itself up, the third answer included: all rewards are
+# positive, and nothing is pushed down on purpose. It may still fall, if others are pushed harder.
+# Take two answers of probability ½ each. One is sampled four times and earns 4, the other once and
+# earns 3. Their logits are pushed by +6.5 and −6.5. Centred rewards push an answer below the mean
+# down, however often it occurs. The names in this book are RFT for raw (where rewards are 0 or 1),
+# Dr. GRPO for centred, GRPO for normalised.
+
+# %% tags=["check"]
+two = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+earned = torch.tensor([4.0, 4.0, 4.0, 4.0, 3.0]).double()
+(earned * two.log_softmax(dim=-1)[[0, 0, 0, 0, 1]]).sum().backward()
+assert two.grad.tolist() == [6.5, -6.5]
+
+# %% [markdown]
 # ## The loss
 #
-# Each position of a response has a log-probability. The policy's logits are repeated for every
-# response, and the entries of the sampled tokens picked out.
+# Each position of a response has a log-probability. All responses to a prompt share its logits; the
+# entries of the sampled tokens are picked out.
 
 
 # %% tags=["definition"]
 def compute_log_probs(logits: Tensor, responses: Tensor) -> Tensor:
     """Log-probabilities (run, batch, trial, pos) of the tokens."""
-    for_each_response = repeat(
-        logits,
-        "run batch pos vocab -> run batch trial pos vocab",
-        trial=responses.shape[2],
+    tokens = rearrange(
+        responses, "run batch trial pos -> run batch pos trial"
     )
-    return label_log_probs(for_each_response, responses)["log_probs"]
+    log_probs = logits.log_softmax(dim=-1).gather(-1, tokens)
+    return rearrange(log_probs, "run batch pos trial -> run batch trial pos")
 
 
 # %% tags=["check"]
@@ -471,19 +493,6 @@ assert abs(gradient_of_ratio(frozen=True) - expected_frozen) < 5e-5
 # The mean of $u$ under $p$ is 1, so $k_3$ has the same mean as $-\log u = \log(p/q)$. And it is
 # never negative, for any sample, as $\log u \le u - 1$.
 
-# %% tags=["check", "claim:L9a"]
-generator = Generator().manual_seed(0)
-p, q = torch.randn(2, 1000, 5, generator=generator).double().softmax(dim=-1)
-k3 = q / p - 1 - (q / p).log()
-assert (k3 >= 0).all()
-assert ((p / q).log() < 0).any()  # the plain estimate does fall below 0
-
-# %% tags=["check", "claim:L9b"]
-expected = 1.000000000
-assert ((p * q / p).sum(dim=-1) - expected).abs().max() < 5e-10
-kl = (p * (p / q).log()).sum(dim=-1)
-assert torch.allclose((p * k3).sum(dim=-1), kl)
-
 
 # %% tags=["definition"]
 def compute_kl_penalty(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
@@ -491,6 +500,34 @@ def compute_kl_penalty(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     x = ref_log_probs - log_probs
     k3 = x.exp() - x - 1
     return reduce(k3.sum(dim=-1), "... batch trial -> ...", "mean")
+
+
+# %% tags=["check", "claim:L9a"]
+generator = Generator().manual_seed(0)
+p, q = torch.randn(2, 1000, 5, generator=generator).double().softmax(dim=-1)
+alone = "policy token -> policy token 1 1 1"  # one batch, trial and pos
+k3 = compute_kl_penalty(*(repeat(x.log(), alone) for x in (p, q)))
+assert (k3 >= 0).all()
+assert ((p / q).log() < 0).any()  # the plain estimate does fall below 0
+
+# %% [markdown]
+# What the package's $k_3$ has more than $\log(p/q)$ is $u - 1$. Enumerated over five tokens, $u$
+# has the mean 1, for each of a thousand pairs of policies. The mean over samples comes as near to
+# the divergence as its standard error says.
+
+# %% tags=["check", "claim:L9b"]
+expected = 1.000000000
+u = k3 - (p / q).log() + 1
+assert ((p * u).sum(dim=-1) - expected).abs().max() < 5e-10
+kl = (p * (p / q).log()).sum(dim=-1)
+assert torch.allclose((p * k3).sum(dim=-1), kl)
+
+# %% tags=["check"]
+drawn = torch.multinomial(p[0], 10_000, True, generator=generator)
+for values, mean in ((u[0, drawn], 1), (k3[0, drawn], kl[0])):
+    assert (values.mean() - mean).abs() < 4 * values.std() / 100
+sampled = (x[0, drawn].log().view(1, -1, 1) for x in (p, q))
+assert torch.allclose(compute_kl_penalty(*sampled), k3[0, drawn].mean())
 
 
 # %% [markdown]
@@ -725,9 +762,10 @@ for ax in (left, right):
     ax.legend(handles, TITLES.values(), loc="lower right")
 
 # %% [markdown]
-# *Expected reward of the policy before each epoch; 5 is sorted. The grey line is the answer
-# `[1, 2, 3]` to everything. Left: the lecture's three runs, flat after ten to twenty epochs. Right:
-# every seed faintly, their mean, and its 95 % t interval.*
+# *Expected reward of the policy before each epoch; 5 is sorted. The grey line is the answer `[1, 2,
+# 3]` to everything. Left: the lecture's three runs, almost flat after twenty epochs; what
+# interrupts the centred one at epoch 39 comes below. Right: every seed faintly, their mean, and its
+# 95 % t interval.*
 #
 # One seed is one draw. Over all of them raw rewards are clearly worse. That centring and
 # normalising end alike holds up: seed by seed they differ by −.06 ± .11, which is nothing that 32
@@ -779,12 +817,15 @@ figure = plot_policy_over_time(centred, LECTURE)
 # %% [markdown]
 # *Probability of each token at each position, epoch by epoch, with centred rewards; black is 1. The
 # triangle marks the token that a sorted answer has there. Eight of the nine panels have settled
-# after fifteen epochs, and all nine end on another token than the marked one.*
+# after fifteen epochs. The last one of the second row flips at epoch 40. All nine end on another
+# token than the marked one.*
 
 # %% tags=["check"]
 most_likely = centred.probs[:, LECTURE].argmax(dim=-1)
 settled = (most_likely[15:] == most_likely[-1]).all(dim=0)
 assert settled.sum() == 8
+flipped = most_likely[:, 1, 2]
+assert (flipped[15:40] == 0).all() and (flipped[40:] == 1).all()
 assert (most_likely[-1] != PROMPTS.sort(dim=1).values).all()
 
 # %%
@@ -810,7 +851,7 @@ sorting_replay(centred, LECTURE)
 # ### No differences, no gradient
 #
 # Once all ten responses to a prompt earn the same, centred deltas are 0 and so is the gradient. Of
-# the lecture's three groups one is like that at the start, and all three after ten epochs. Over all
+# the lecture's three groups one is like that at the start, and all three at epoch 10. Over all
 # seeds it is 32 % at the start, 80 % after five epochs and 99 % after thirty.
 
 # %% tags=["check"]
@@ -823,9 +864,71 @@ silent = compute_deltas(centred.rewards, "centered_rewards")[no_signal]
 assert (silent == 0).all()
 
 # %% [markdown]
-# Raw deltas are never silent: they go on paying 2 or 4 for the one answer that is still sampled.
-# Its probability is already 1, so that does not move anything either.
+# A rare sample breaks the silence. In the lecture's run five later epochs have a group with
+# differences: 12, 14, 38, 39 and 52.
 #
+# - From epoch 8 to 11 the first prompt's answers earn 3 each, 39 of the 40 by `[2, 0, 3]`
+#   and `[2, 0, 4]`. At 12
+#   two of ten are `[2, 0, 1]`, with 4 points. Their last token, which had a probability of .04, has
+#   .94 one epoch later. The expected reward has risen from 3.01 to 3.33 by epoch 15.
+# - At 38 one of the second prompt's answers is `[0, 0, 3]`, with 3 points, among nine `[0, 0, 0]`
+#   with 2. The token 3 goes from .0007 to .34, and the expected reward jumps. At 39 two samples of
+#   3 are better than the rest. Ten steps later 0 is all but gone, and what has replaced it is
+#   neither: the token 1, never sampled in these two epochs, has .98. All prompts and
+#   positions share weights, and a push on two tokens moves a third. `[0, 0, 1]`
+#   earns 2 again. That is the flip in the picture, and the spike in the curve.
+
+# %% tags=["check"]
+heard = [e for e in range(11, 100) if not no_signal[e, LECTURE].all()]
+assert heard == [12, 14, 38, 39, 52]
+probs = centred.probs[:, LECTURE]
+wanted = {
+    (12, 0, 1): 0.0408,
+    (13, 0, 1): 0.944,
+    (38, 1, 3): 0.0007,
+    (39, 1, 3): 0.340,
+    (40, 1, 1): 0.978,
+}
+for (epoch, batch, token), value in wanted.items():
+    assert abs(probs[epoch, batch, 2, token].item() - value) < 6e-4
+mean = expected_reward(PROMPTS, probs, R).mean(dim=-1)
+for epoch, value in {
+    11: 3.01,
+    15: 3.33,
+    38: 3.33,
+    39: 3.44,
+    40: 3.34,
+}.items():
+    assert abs(mean[epoch].item() - value) < 5.1e-3
+
+# %% tags=["check"]
+groups = centred.responses[:, LECTURE].tolist()
+assert groups[12][0].count([2, 0, 1]) == 2
+assert groups[38][1].count([0, 0, 3]) == 1
+assert groups[38][1].count([0, 0, 0]) == 9
+assert groups[39][1].count([0, 0, 3]) == 2
+assert groups[39][1].count([0, 0, 0]) == 8
+assert R([3, 2, 4], [0, 0, 3]) == 3
+assert R([3, 2, 4], [0, 0, 0]) == R([3, 2, 4], [0, 0, 1]) == 2
+assert (centred.rewards[8:12, LECTURE, 0] == 3).all()
+quiet = centred.responses[8:12, LECTURE, 0].reshape(-1, 3)
+usual = [answer in ([2, 0, 3], [2, 0, 4]) for answer in quiet.tolist()]
+assert sum(usual) == 39 and len(usual) == 40
+assert probs[40, 1, 2, 0] < 0.001
+
+# %% [markdown]
+# Raw deltas are never silent: they go on paying for the one answer that is still sampled. The last
+# groups of the lecture's raw run pay 3, 2 and 3. Over all seeds a group of equals pays 2 to 5,
+# mostly 3 or 4. The answer's probability is already near 1, so that moves next to nothing.
+
+# %% tags=["check"]
+last = raw.rewards[-1]
+assert (last[LECTURE] == torch.tensor([[3], [2], [3]])).all()
+equal = last[(last == last[..., :1]).all(dim=-1)][:, 0].tolist()
+assert [equal.count(points) for points in (2, 3, 4, 5)] == [15, 43, 33, 4]
+assert len(equal) == 95
+
+# %% [markdown]
 # ### Born narrow
 #
 # Why does it happen so early? Because the policy is sure of much before it has learned anything.
@@ -886,15 +989,23 @@ for mode, stays in (("centered_rewards", True), ("rewards", False)):
     assert torch.allclose(before, after, atol=1e-12) == stays
 
 # %% [markdown]
-# ### A trap in the reward
+# ### A plateau in the reward
 #
-# Narrowness is not all of it. Take `[2, 0, 1]`, where the first prompt ended. Change any one of its
-# tokens, and it never gets more than its 4 points. A policy that draws positions independently
-# improves one position at a time, so here it has no reason to move. The sorted answer is two
-# changes away.
+# Narrowness is not all of it. Take `[2, 0, 1]`, where the first prompt ended. It differs from the
+# sorted answer in all three positions. Change any one of its tokens, and it never gets more than
+# its 4 points. It isn't a dead end: `[0, 0, 1]` and then `[0, 1, 1]` earn 4 as well, and the next
+# change is `[0, 1, 2]`. It is a plateau. A step sideways earns nothing, and among equals all
+# centred deltas are 0. So nothing pushes the policy along, and only chance takes it to the edge.
 #
-# The second prompt's `[0, 0, 1]` is no trap: `[0, 0, 2]` would earn 3 instead of 2. Not one of the
-# thousand responses of the run was that.
+# The second prompt's `[0, 0, 1]` is on no plateau: `[0, 0, 2]` would earn 3 instead of 2. Not one
+# of the thousand responses of the run was that.
+
+# %% tags=["check"]
+path = [[2, 0, 1], [0, 0, 1], [0, 1, 1], [0, 1, 2]]
+assert all(x != y for x, y in zip(path[0], path[-1], strict=True))
+for before, after in pairwise(path):
+    assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
+assert [R([1, 0, 2], answer) for answer in path] == [4, 4, 4, 5]
 
 
 # %%
@@ -928,8 +1039,35 @@ tried = centred.responses[:, LECTURE, 1].reshape(-1, 3)
 assert len(tried) == 1000 and [0, 0, 2] not in tried.tolist()
 
 # %% [markdown]
-# So an answer can end in one of three ways: sorted, trapped, or not trapped and still not left.
-# `fates` sorts the $32 \cdot 3$ most likely answers of a training into these.
+# That holds everywhere: no unsorted answer to the three prompts is better than all of its
+# neighbours. From each of them single changes that never lose a point lead to the sorted one.
+
+
+# %%
+def neighbours(answer: list[int]) -> list[list[int]]:
+    """The answers that differ in one position."""
+    return [
+        [*answer[:pos], token, *answer[pos + 1 :]]
+        for pos, token in product(range(len(answer)), range(5))
+        if token != answer[pos]
+    ]
+
+
+# %% tags=["check"]
+for prompt in PROMPTS.tolist():
+    reached = [sorted(prompt)]
+    for answer in reached:  # backwards; the list grows on the way
+        for other in neighbours(answer):
+            if other not in reached and R(prompt, other) <= R(prompt, answer):
+                reached.append(other)
+    assert len(reached) == 125
+    for answer in every_answer:
+        is_strict = best_single_change(prompt, answer) < R(prompt, answer)
+        assert is_strict == (answer == sorted(prompt))
+
+# %% [markdown]
+# So an answer can end in one of three ways: sorted, on a plateau, or below a better neighbour that
+# it has not found. `fates` sorts the $32 \cdot 3$ most likely answers of a training into these.
 
 
 # %%
@@ -937,8 +1075,8 @@ def fate(prompt: list[int], answer: list[int]) -> str:
     """How the most likely answer to a prompt has ended."""
     if answer == sorted(prompt):
         return "sorted"
-    trapped = best_single_change(prompt, answer) <= R(prompt, answer)
-    return "trapped" if trapped else "better one unseen"
+    is_flat = best_single_change(prompt, answer) <= R(prompt, answer)
+    return "on a plateau" if is_flat else "better one unseen"
 
 
 # %%
@@ -951,7 +1089,7 @@ def fates(history: SortingHistory) -> pd.Series:
         for prompt, answer in zip(PROMPTS.tolist(), run, strict=True)
     ]
     return pd.Series(ends).value_counts()[
-        ["sorted", "trapped", "better one unseen"]
+        ["sorted", "on a plateau", "better one unseen"]
     ]
 
 
@@ -972,9 +1110,32 @@ assert fates(raw).tolist() == [4, 32, 60]
 # - *Entropy bonus .01:* the loss gets $-.01\, H$, with $H$ the mean entropy of a position.
 # - *32 responses* to each prompt instead of ten.
 # - *Temperature $T$:* responses are drawn from $\mathrm{softmax}(\text{logits}/T)$. In general this
-#   is another policy than the one that is trained, and the mismatch has to be repaired. Here it
-#   needs no repair: with centred deltas the gradient on the logits is
-#   $\sum_j \delta_j \mathbf{1}_{y_{j,t}}$ for either policy, up to a factor that Adam takes out.
+#   is another policy than the one that is trained. With centred deltas the gradient on the logits
+#   is $\sum_j \delta_j \mathbf{1}_{y_{j,t}}$ for either policy. For the one that samples, $\pi_T$,
+#   it is the policy gradient, up to a factor $1/T$, which Adam takes out. So it is the reward of
+#   the *softened* policy that is climbed. What we report is the reward at $T = 1$.
+#
+# The first seed before training, every response enumerated: what such a group pushes on average is
+# $T$ times the gradient of the softened policy's reward.
+
+# %% tags=["check"]
+T = 5.0
+start = born[:1].clone().requires_grad_()
+softened = (start / T).softmax(dim=-1)
+mean = expected_reward(PROMPTS, softened, R)[0]
+(gradient,) = torch.autograd.grad(mean.sum(), start)
+push = torch.zeros(3, 3, 5).double()
+for index, answer in product(range(3), every_answer):
+    p_answer = softened[0, index, range(3), answer].detach().prod()
+    delta = R(PROMPTS[index].tolist(), answer) - mean[index].detach()
+    push[index, range(3), answer] += p_answer * delta
+assert torch.allclose(push, T * gradient[0])
+
+# %% tags=["check"]
+at_one = expected_reward(PROMPTS, start.softmax(dim=-1), R).sum()
+(other,) = torch.autograd.grad(at_one, start)
+cosine = torch.cosine_similarity(gradient.flatten(), other.flatten(), dim=0)
+assert cosine < 0.9  # another direction than that of the reward at T = 1
 
 # %%
 CURES = {
@@ -1126,7 +1287,7 @@ _ = right.set(title="Entropy", xlabel="epoch", ylabel="nats per position")
 #
 # ### Both causes at once
 #
-# Temperature should do away with what is narrow, and leave the traps. The fates say so:
+# Temperature should do away with what is narrow, and leave the plateaus. The fates say so:
 
 # %%
 hot = cured["temperature 5"]
@@ -1136,7 +1297,7 @@ pd.DataFrame({"centred": fates(centred), "temperature 5": fates(hot)})
 assert fates(hot).tolist() == [39, 54, 3]
 
 # %% [markdown]
-# The traps belong to the reward. `sort_distance_reward` has none: it is a sum over positions, so
+# The plateaus belong to the reward. `sort_distance_reward` has none: it is a sum over positions, so
 # each position improves by itself, whatever the others say. With this reward alone the policy is
 # about as stuck as before, as it pays for less on the way. With both, a look at how often the
 # policy sorts:
@@ -1186,8 +1347,8 @@ for prompt, answer in product(PROMPTS.tolist(), every_answer):
 # %% [markdown]
 # Each repair alone leaves most answers unsorted. Together they sort 89 %. The verdict on the
 # lecture's run is not "reinforcement learning is hard to tune". Its policy was born too narrow to
-# try the right answers, and its reward had dead ends for a policy that decides each position by
-# itself. Denser pay is not the same as easier pay.
+# try the right answers, and its reward had plateaus, where no change of a single position pays.
+# Denser pay is not the same as easier pay.
 #
 # ## Two biases
 #
@@ -1381,9 +1542,9 @@ assert sum(falls) == expected
 #
 # - A policy-gradient program is short: sample groups, reward, compare within the group, and step
 #   along the log-probabilities of what was better. Old and reference policies are constants.
-# - A policy stops learning when all of a group earns the same. It can get there without the right
-#   answer: born too narrow to try it, or in a dead end of the reward. Find out which before you
-#   tune.
+# - A policy stops learning when all of a group earns the same, until a rare sample differs. It can
+#   get there without the right answer: born too narrow to try it, or on a plateau of the reward.
+#   Find out which before you tune.
 # - Here a higher sampling temperature helped most, an entropy bonus and larger groups a little,
 #   and a KL penalty towards a recent self only slowed learning. Eight seeds would not have shown
 #   the small effects.
@@ -1433,12 +1594,12 @@ assert taught.mean(dim=1).min() > 4.9
 # Every seed learns to sort when it is shown how. The weights suffice. What was missing lies in
 # exploration and in the reward.
 #
-# ```{exercise} Count the traps
-# :label: ex-03-traps
+# ```{exercise} Count the plateaus
+# :label: ex-03-plateaus
 #
-# *Medium, 15 minutes.* Write `count_traps(prompt, reward_fn)`: how many of the 125 answers over
+# *Medium, 15 minutes.* Write `count_flat(prompt, reward_fn)`: how many of the 125 answers over
 # five tokens are not sorted, and yet no change of a single token raises their reward. Which of
-# the two rewards has traps?
+# the two rewards has such plateaus?
 #
 # :::{dropdown} Hint
 # Go over `itertools.product(range(5), repeat=3)`, and for each answer over positions and tokens.
@@ -1447,9 +1608,9 @@ assert taught.mean(dim=1).min() > 4.9
 
 
 # %% tags=["solution", "hide-cell"]
-def count_traps(prompt: list[int], reward_fn: SortReward) -> int:
+def count_flat(prompt: list[int], reward_fn: SortReward) -> int:
     """Unsorted answers that no change of one token improves."""
-    traps = 0
+    flat = 0
     for answer in product(range(5), repeat=3):
         changed = [
             (*answer[:pos], token, *answer[pos + 1 :])
@@ -1457,13 +1618,13 @@ def count_traps(prompt: list[int], reward_fn: SortReward) -> int:
         ]
         best = max(reward_fn(prompt, other) for other in changed)
         is_stuck = best <= reward_fn(prompt, answer)
-        traps += is_stuck and list(answer) != sorted(prompt)
-    return traps
+        flat += is_stuck and list(answer) != sorted(prompt)
+    return flat
 
 
 # %% tags=["check"]
-assert [count_traps(p, R) for p in PROMPTS.tolist()] == [16, 16, 15]
-assert not any(count_traps(p, sort_distance_reward) for p in PROMPTS.tolist())
+assert [count_flat(p, R) for p in PROMPTS.tolist()] == [16, 16, 15]
+assert not any(count_flat(p, sort_distance_reward) for p in PROMPTS.tolist())
 
 # %% [markdown]
 # ```{exercise} A divergence over the vocabulary
