@@ -365,10 +365,10 @@ for vocabulary_size in (2, 3, 10, 1000):
 # %% [markdown]
 # ## The component
 #
-# Now the function that the assignment asks for. The batch goes through the model once. At position
-# $t$ of a row the logits say what may follow `input_ids[t]`, and what did follow is `labels[t]`:
-# its log-probability is picked from the last dimension with `gather`. The entropy is computed from
-# the same log-softmax, and only on request.
+# Now the function that the assignment asks for. The batch, $N$ rows of $T$ positions and one row a
+# response, goes through the model once. At position $t$ of a row the logits say what may follow
+# `input_ids[t]`, and what did follow is `labels[t]`: its log-probability is picked from the last
+# dimension with `gather`. The entropy is computed from the same log-softmax, and only on request.
 
 
 # %% tags=["definition", "solution"]
@@ -393,7 +393,7 @@ def get_response_log_probs(
     labels: Tensor,
     return_token_entropy: bool = False,
 ) -> dict[str, Tensor]:
-    """`log_probs` (B, T) of the labels, and on request `token_entropy`."""
+    """`log_probs` (N, T) of the labels, and on request `token_entropy`."""
     # No attention mask: the rows are padded on the right and attention is
     # causal, so padding comes after every position that counts.
     return label_log_probs(
@@ -809,17 +809,25 @@ legend = ax.legend()
 # chunk's share is added to it.*
 #
 # The measured points follow a formula: 3 copies of a chunk's logits (5.25 with the entropy) and
-# one gradient of the head, or three gradients of the head, whichever is more.
+# one gradient of the head, or three gradients of the head, whichever is more. All 128 positions at
+# once are the exception: nothing is added up there, and the peak is the copies alone.
+
+
+# %%
+def chunked_peak(chunk_size: int, head_bytes: int, copies: float) -> float:
+    """Peak bytes in chunks, with that many copies of a chunk's logits."""
+    one_chunk = copies * logits_bytes(chunk_size) + head_bytes
+    return max(one_chunk, 3 * head_bytes)
+
 
 # %% tags=["check"]
 for name, copies in {"log-probs": 3.0, "log-probs and entropy": 5.25}.items():
+    found = 1e6 * peaks[name]
+    at_once = copies * logits_bytes(n_positions)
+    assert math.isclose(found[n_positions], at_once, rel_tol=0.01)
     for size in chunk_sizes[1:]:
-        one_chunk = copies * logits_bytes(size) + head.weight.nbytes
-        floor = 3 * head.weight.nbytes
-        bytes_measured = 1e6 * peaks.loc[size, name]
-        assert math.isclose(
-            bytes_measured, max(one_chunk, floor), rel_tol=0.01
-        )
+        wanted = chunked_peak(size, head.weight.nbytes, copies)
+        assert math.isclose(found[size], wanted, rel_tol=0.01)
 
 # %% [markdown]
 # The counter sees tensors. Does a process really need that much? Linux keeps, for every process,
@@ -902,20 +910,26 @@ assert products == {"plain": 3, "chunked": 4}
 # ## On a GPU
 #
 # Back to 256 rows of 1,024 tokens. At once, three float32 copies would be 315.7 GB, four GPUs
-# of 80 GB for the logits alone. A microbatch of 8 rows needs 9.9 GB. In chunks of 1,024 positions,
-# it is 1.2 GB whatever the number of rows, and one gradient of the head, which at OLMo-2's width of
-# 2,048 is .8 GB in float32.
+# of 80 GB for the logits alone. A microbatch of 8 rows needs 9.9 GB for them. In chunks of 1,024
+# positions they take 1.2 GB, whatever the number of rows.
+#
+# But at OLMo-2's width of 2,048 a gradient of the head is .8 GB in float32, and three of them are
+# more than one and the chunk. So the floor governs, and the peak is 2.5 GB. From 1,365 positions
+# down the formula gives the same: smaller chunks no longer help.
 
 # %% tags=["check"]
 at_once = 3 * logits_bytes(256 * 1024) / 1e9
 microbatch = 3 * logits_bytes(8 * 1024) / 1e9
 chunk = 3 * logits_bytes(1024) / 1e9
-head_gradient = V * 2048 * BYTES / 1e9
-expected = [315.7, 9.9, 1.2, 0.8]
-for value, wanted in zip(
-    (at_once, microbatch, chunk, head_gradient), expected, strict=True
-):
+head_bytes = V * 2048 * BYTES
+peak = chunked_peak(1024, head_bytes, copies=3.0)
+found = [at_once, microbatch, chunk, head_bytes / 1e9, peak / 1e9]
+expected = [315.7, 9.9, 1.2, 0.8, 2.5]
+for value, wanted in zip(found, expected, strict=True):
     assert abs(value - wanted) < 0.05
+for size in (16, 512, 1365):
+    assert chunked_peak(size, head_bytes, copies=3.0) == peak
+assert chunked_peak(1366, head_bytes, copies=3.0) > peak
 
 # %% [markdown]
 # The pocket policy's vocabulary is so small that its logits fit whole, and its runs use the plain
@@ -930,7 +944,8 @@ for value, wanted in zip(
 # - An entropy lies in $[0, \ln V]$. Say whether it is the model's or the sampler's, and whether
 #   tokens or responses weigh the same. If it is only logged, detach it.
 # - Logits cost positions × $V$ × 4 bytes, about three times over. Chunks with recomputation give
-#   the same values and gradients for the memory of one chunk and one more matrix product.
+#   the same values and gradients for one more matrix product. Their memory is that of one chunk and
+#   a gradient of the head, but never less than three such gradients.
 #
 # ## Exercises
 #
@@ -966,7 +981,7 @@ assert math.isclose(hottest, math.log(3), abs_tol=5e-5)
 # :label: ex-09-response-mean
 #
 # *Easy, 5 minutes.* Write `mean_over_responses(values, response_mask)` for two tensors of shape
-# (B, T): the mean over each response's own tokens, then the mean over the B responses. What the
+# (N, T): the mean over each response's own tokens, then the mean over the N responses. What the
 # masked positions hold, be it NaN, must not matter.
 #
 # :::{dropdown} Hint
@@ -977,7 +992,7 @@ assert math.isclose(hottest, math.log(3), abs_tol=5e-5)
 
 # %% tags=["solution", "hide-cell"]
 def mean_over_responses(values: Tensor, response_mask: Tensor) -> Tensor:
-    """Mean of the rows' means over the mask: (B, T), (B, T) to a scalar."""
+    """Mean of the rows' means over the mask: (N, T), (N, T) to a scalar."""
     sums = values.masked_fill(~response_mask, 0.0).sum(dim=1)
     return (sums / response_mask.sum(dim=1)).mean()
 

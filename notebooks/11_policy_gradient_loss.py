@@ -25,8 +25,9 @@
 # **CPU**.
 # ```
 #
-# We carry on with the small batch: two prompts, four responses to each ($B = 2$, $G = 4$), and a
-# policy $\pi_\theta$ that is a table. $\theta$ is that table's logits.
+# We carry on with the small batch: two prompts, four responses to each ($B = 2$, $G = 4$), one row
+# a response and so $N = BG = 8$ rows, each $T$ positions wide. The policy $\pi_\theta$ is a table,
+# and $\theta$ that table's logits.
 
 # %%
 import copy
@@ -55,6 +56,7 @@ from gsmrl_helpers.losses import (
     check_importance_options,
     check_normalization_options,
     check_shapes,
+    kl_estimate,
 )
 from gsmrl_helpers.options import ImportanceReweighting, LossNormalization
 from gsmrl_helpers.plots import line, use_style
@@ -116,7 +118,7 @@ assert lengths.tolist() == [4, 3, 2, 2, 2, 1, 4, 2]
 
 # %%
 def on_small_batch(policy: torch.nn.Module) -> Tensor:
-    """(B, T): log-probabilities of the labels of the small batch."""
+    """(N, T): log-probabilities of the labels of the small batch."""
     scored = get_response_log_probs(
         policy, batch["input_ids"], batch["labels"]
     )
@@ -240,6 +242,8 @@ for token, responses in chose.items():
 #   {cite}`liu2025drgrpo` takes $Z = BG\,L_{\max}$, where $L_{\max}$ is the sampler's limit.
 # - **token**: the sum, divided by the number of response tokens in the whole batch, as in DAPO
 #   {cite}`yu2025dapo`. All tokens of a batch weigh the same; how much, depends on the batch.
+#
+# What stands at prompt and padding positions must not matter, be it infinite or NaN.
 
 
 # %% tags=["definition", "solution"]
@@ -249,7 +253,7 @@ def aggregate_loss_across_microbatch(
     loss_normalization: LossNormalization = "sequence",
     normalization_constant: float | None = None,
 ) -> Tensor:
-    """One loss from the (B, T) losses of the response tokens."""
+    """One loss from the (N, T) losses of the response tokens."""
     check_normalization_options(loss_normalization, normalization_constant)
     check_shapes(per_token_policy_gradient_loss, mask=mask)
     mask = mask.bool()
@@ -276,6 +280,15 @@ losses = {
 expected = {"sequence": -0.0536, "constant": -0.0091, "token": -0.0291}
 for name, number in expected.items():
     assert abs(losses[name].item() - number) < 5e-5
+
+spoiled = token_loss.detach().masked_fill(~mask, math.inf)
+spoiled[0, -1] = math.nan  # padding
+spoiled.requires_grad_()
+for name, constant in constants.items():
+    loss = aggregate_loss_across_microbatch(spoiled, mask, name, constant)
+    assert math.isclose(loss.item(), losses[name].item())
+    (gradient,) = torch.autograd.grad(loss, spoiled)
+    assert gradient.isfinite().all() and not gradient[~mask].any()
 
 # %%
 sums = token_loss.masked_fill(~mask, 0.0).sum(dim=1).tolist()
@@ -310,7 +323,7 @@ for name in losses:
 def token_weights(
     mask: Tensor, advantage: float, name: str, constant: float | None
 ) -> Tensor:
-    """(B, T): minus the gradient at each log-probability, times B."""
+    """(N, T): minus the gradient at each log-probability, times N."""
     log_probs = torch.zeros(mask.shape, requires_grad=True)
     loss = aggregate_loss_across_microbatch(
         -advantage * log_probs, mask, name, constant
@@ -632,7 +645,7 @@ assert math.isclose(many.log().mean().exp().item(), 1.5, rel_tol=1e-5)
 def sequence_ratio(
     log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 ) -> Tensor:
-    """s of each response, (B, T), with the gradient s ∇log π at token t."""
+    """s of each response, (N, T), with the gradient s ∇log π at token t."""
     lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
     log_ratio = (log_probs - old_log_probs).sum(dim=1, keepdim=True)
     # value 1, gradient ∇log π
@@ -701,7 +714,7 @@ def reweighted_loss(
     mask: Tensor,
     cliprange: float | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(B, T) losses; log-probabilities are 0 at masked positions."""
+    """(N, T) losses; log-probabilities are 0 at masked positions."""
     ratio = bounded_exp(log_probs - old_log_probs)
     is_clipped = torch.zeros_like(mask)
     match method:
@@ -749,7 +762,7 @@ def compute_policy_gradient_loss(
     cliprange: float | None = None,
     response_mask: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Minus the policy-gradient objective at every token, (B, T)."""
+    """Minus the policy-gradient objective at every token, (N, T)."""
     method = importance_reweighting_method
     check_importance_options(method, old_log_probs, cliprange)
     advantages = as_column(raw_rewards_or_advantages, policy_log_probs)
@@ -779,12 +792,16 @@ def compute_policy_gradient_loss(
 
 
 # %% tags=["check"]
-first = {}
+first, old = {}, old_log_probs.clone().requires_grad_()
 for method in METHODS:
     loss, _ = compute_policy_gradient_loss(
-        advantages, new_log_probs, method, old_log_probs, 0.2, mask
+        advantages, new_log_probs, method, old, 0.2, mask
     )
     first[method] = loss[0, mask[0]][0].item() / half
+    (at_old,) = torch.autograd.grad(
+        loss.sum(), old, retain_graph=True, allow_unused=True
+    )
+    assert at_old is None  # no gradient reaches the old policy
 assert len(set(first.values())) == 5
 
 # %% tags=["check"]
@@ -936,6 +953,12 @@ assert all(map(torch.equal, results[:5], results[5:]))
 # | `grpo_loss(logprobs, old_logprobs, advantages, mask)` | "grpo", averaged by "sequence" |
 # | `dr_grpo_loss(…, max_completion_length)` | "grpo", divided by $BG\,L_{\max}$ |
 # | `kl_penalty_k3(logprobs, ref_logprobs, mask)` | `kl_estimate`, averaged by "sequence" |
+#
+# The last one is a price for leaving a reference policy $\pi_{\text{ref}}$. With
+# $u = \pi_{\text{ref}}(y_t)/\pi_\theta(y_t)$, `kl_estimate` gives each token
+# $k_3 = u - 1 - \log u$. It is never negative, and on tokens sampled from $\pi_\theta$ it estimates
+# $\text{KL}(\pi_\theta \,\|\, \pi_{\text{ref}})$ ({doc}`03_sorting_toy`). A token that is half as
+# likely as under the reference has $u = 2$ and pays $1 - \log 2 = .3069$.
 
 # %% tags=["check"]
 token_loss, _ = compute_policy_gradient_loss(
@@ -950,6 +973,18 @@ assert torch.equal(
 assert torch.equal(
     rl.dr_grpo_loss(*arguments, max_completion_length=L_MAX),
     aggregate_loss_across_microbatch(token_loss, mask, "constant", 64),
+)
+
+# %% tags=["check"]
+now, reference = new_log_probs.detach(), old_log_probs
+u = (reference - now).exp()
+k3 = u - 1 - u.log()
+assert torch.allclose(kl_estimate(now, reference), k3)
+assert math.isclose(ratio[4, mask[4]][0], 0.5)
+assert math.isclose(k3[4, mask[4]][0], 0.3069, abs_tol=5e-5)
+assert torch.allclose(
+    rl.kl_penalty_k3(now, reference, mask),
+    aggregate_loss_across_microbatch(k3, mask),
 )
 
 # %% [markdown]
@@ -1102,7 +1137,7 @@ def token_weight(
 
 # %% tags=["check"]
 for name, constant in {"sequence": None, "constant": 32, "token": 18}.items():
-    # of minus the log-probability, times B = 2
+    # of minus the log-probability, times N = 2
     found = token_weights(two_answers, 1.0, name, constant)[:, 0] / 2
     assert np.allclose(found, token_weight([16, 2], name, 16))
 
