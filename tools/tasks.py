@@ -95,10 +95,10 @@ def test_stages(everything: bool = False) -> list[Stage]:
         Stage("lint", python("-m", "ruff", "check", "."), 30),
         Stage("pairs", gsmrl("notebooks", "check"), 60),
         unit_tests(everything),
-        nbval("nbval", 10 * 60),
-        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 2 * 60),
-        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 30),
-        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 90),
+        nbval("nbval", 570),
+        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 90),
+        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 60),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 2 * 60),
     ]
 
 
