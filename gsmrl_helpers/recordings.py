@@ -115,6 +115,9 @@ RECORDINGS: dict[str, Recording] = {
     "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
     "on-policy": Recording("standard GRPO, four seeds", partial(record_runs, "on-policy")),
+    "format-only": Recording(
+        "GRPO paid for the format alone, four seeds", partial(record_runs, "format-only")
+    ),
     "learning-rate": Recording(
         "learning rates too low, right and too high, one seed each",
         partial(record_runs, "learning-rate", variants=("x0.05", "x1", "x20"), seeds=(0,)),
