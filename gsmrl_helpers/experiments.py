@@ -29,9 +29,9 @@ EXPERIMENTS: dict[str, dict[str, Settings]] = {
     "smoke": {"standard": SMOKE},
     # GRPO as in DeepSeekMath (2024) and the assignment's section 4.3: one update per rollout batch.
     "on-policy": {"standard": {}},
+    "learning-rate": {f"x{m:g}": {"learning_rate_multiple": m} for m in LEARNING_RATE_MULTIPLES},
     # Standard GRPO, paid for nothing but the format.
     "format-only": {"format_only": {"reward": "r1_zero+format_only"}},
-    "learning-rate": {f"x{m:g}": {"learning_rate_multiple": m} for m in LEARNING_RATE_MULTIPLES},
 }
 
 
