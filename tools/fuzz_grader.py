@@ -123,10 +123,10 @@ def random_number_pair(rng: random.Random) -> Pair:
 def random_input(rng: random.Random) -> tuple[str, str, bool | None]:
     """(answer, gold, whether it is right, None where nobody knows)."""
     kind = rng.random()
-    if kind < 0.45:
+    if kind < 0.42:
         gold = random_text(rng) if rng.random() < 0.5 else str(rng.randint(-99, 99))
         return random_text(rng), gold, None
-    if kind < 0.86:
+    if kind < 0.80:
         return random_number_pair(rng)
     pair = random_expression_pair(rng)
     if parse_number(pair.gold) is not None:
