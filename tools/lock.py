@@ -31,7 +31,7 @@ GPU_PLATFORM = "x86_64-manylinux_2_28"
 GPU_EXTRAS = ("dev", "gpu")
 
 ENVIRONMENT_HEADER = f"""\
-# For two GPUs: Python {GPU_PYTHON} and everything the course can use, vLLM and FlashAttention included.
+# For two GPUs: Python {GPU_PYTHON} and all that the course can use, with vLLM and FlashAttention.
 # FlashAttention builds against the torch that is there, so torch comes first; the page
 # "How to run it" has the three commands. Written by tools/lock.py.
 name: gsmrl
