@@ -76,7 +76,7 @@ _SPELLINGS = [  # one spelling for each sign, and no marks without a meaning
 ]
 _COMPILED = [(re.compile(pattern), sign) for pattern, sign in _SPELLINGS]
 _UNIT = re.compile(r"\\(?:text|mathrm|mbox) ?\{([^{}]*)\}(?:\^ ?(?:[23]|\{[23]\}))?$")
-_MEANS_SOMETHING = re.compile(r"[0-9]|\\pi|\\sqrt")
+_MEANS_SOMETHING = re.compile(r"[0-9∞]|\\pi|\\sqrt")
 _NEXT_FACTOR = re.compile(r"\s*(?:[A-Za-z(]|\\(?:frac|sqrt|pi)(?![A-Za-z]))")
 
 

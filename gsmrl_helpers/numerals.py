@@ -9,13 +9,13 @@ rule       read                                                  not read
 integers   ``18``, ``+18``, ``-18``, ``−18``, ``18.``            ``- 18``, ``1 8``, ``18!``
 decimals   ``18.00``, ``.5``, ``-0.5``                           ``1.080,5``, ``18..``, ``1.8e1``
 thousands  ``1,080``, ``1{,}080``, ``1\,080``                    ``1,8``, ``1,08``, ``0,018``
-fractions  ``3/4``, ``\frac{3}{4}``, ``\frac34``                 ``3/0``, ``1/2/3``
-mixed      ``-7 3/4``, ``7\frac{3}{4}``                          ``7 5/4``
+fractions  ``3/4``, ``\frac{3}{4}``, ``\frac34``, ``¾``          ``3/0``, ``1/2/3``, ``½2``
+mixed      ``-7 3/4``, ``7\frac{3}{4}``, ``7¾``                  ``7 5/4``
 money      ``$18``, ``-$18``, ``\$18``, ``5€``, ``18 dollars``   ``$18 or $19``, ``18 cents``
 percent    ``18%``, ``18\%``, ``18 percent``                     ``18% off``, ``18% of 50``
 a unit     ``18 eggs``, ``18 square feet``, ``18 years old``     ``18 of them too many``
 a rate     ``$18 per day``, ``18 km/h``, ``18 pounds of food``   ``18 off``, ``18 below zero``
-a scale    ``18 pairs``                                          ``18 dozen``, ``5k``, ``18th``
+a scale    ``18 pairs``                                          ``18 dozen``, ``5k``, ``18 tens``
 a name     ``x = 18``, ``Answer: 18``, ``The answer is 18``      ``17 = 18``, ``not 18``
 marks      ``**18**``, ``$18$``, ``\(18\)``, ``\text{18 eggs}``  ``17 or 18``, ``18, 17``
 =========  ====================================================  ==================================
@@ -109,15 +109,17 @@ _PLAIN = re.compile(r"[+-]?[0-9]+")
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\,|,\\!)(?=[0-9]{3})")
 _BEFORE_FRACTION = re.compile(r"(?<=[0-9])(?=\\[dt]?frac)")
 _FRACTION = re.compile(
-    r"\\[dt]?frac ?(?:\{ ?(-?[0-9,]+) ?\} ?\{ ?([0-9,]+) ?\}|([0-9])([0-9])(?![0-9]))"
+    r"\\[dt]?frac ?(?:\{ ?(-?[0-9,]+) ?\}|([0-9])) ?(?:\{ ?([0-9,]+) ?\}|([0-9])(?![0-9]))"
 )
+_VULGAR = re.compile(r"(?<=[0-9])(?=[½¼¾])")
 _DEGREES = re.compile(r"\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
 _MARKS = re.compile(
-    r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)(?![A-Za-z])|\\[,;:! ()\[\]]|[{}`*]"
+    r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|displaystyle)(?![A-Za-z])"
+    r"|\\[,;:! ()\[\]]|[{}`*]"
 )
 _ALIKE = str.maketrans(
     {"−": "-", "–": "-", "\u00a0": " ", "€": "¤", "£": "¤", "¥": "¤", "₹": "¤", "²": "^2"}
-    | {"³": "^3"}
+    | {"³": "^3", "½": "1/2\t", "¼": "1/4\t", "¾": "3/4\t"}
 )
 
 
@@ -128,14 +130,14 @@ def _strip_marks(text: str) -> str:
     number, whose parts stand a space apart: ``2*3/4`` is not ``2 3/4``.
     """
     if not text.isascii():
-        text = text.translate(_ALIKE)
+        text = _VULGAR.sub(" ", text).translate(_ALIKE)
     if "\\" in text:
         text = _DEGREES.sub("°", text.replace(r"\$", "¤").replace(r"\%", "%"))
     if "$" in text:  # a pair delimits mathematics, a single one is money
         text = text.replace("$", "¤" if text.count("$") % 2 else "\t")
     if "\\" in text or "{" in text:
         text = _BEFORE_FRACTION.sub(" ", _THOUSANDS.sub(",", text))
-        text = _FRACTION.sub(lambda m: f"{m[1] or m[3]}/{m[2] or m[4]}\t", text)
+        text = _FRACTION.sub(lambda m: f"{m[1] or m[2]}/{m[3] or m[4]}\t", text)
     return _MARKS.sub("\t", text).strip().removesuffix(".").rstrip()
 
 
@@ -151,8 +153,14 @@ _NOT_UNITS = "|".join(
     quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth
     ninths tenth tenths hundredth hundredths thousandth thousandths st nd rd th kilo mega giga
     pi tau sqrt root squared cubed exp log ln sin cos tan factorial point double twice triple
+    zillion quadrillion quintillion milliard milliards myriad myriads grand googol ones tens teens
+    twos threes fours fives sixes sevens eights nines twenties thirties forties fifties fold
+    hundredfold tenfold twofold threefold millionth millionths billionth billionths doubled tripled
+    quadrupled halved increased decreased reduced multiplied added subtracted excluded negated
+    negatives reversed backwards reciprocal inverse opposite complement unless otherwise whatever
+    incorrectly untrue isnt any
     inf infinity infinite nan mod modulo remainder base hex hexadecimal octal binary decimal power
-    plus minus by multiplied itself divided over less than except negative percent pct cent cents
+    plus minus by itself divided over less than except negative percent pct cent cents
     below under above behind ahead before after ago short off too many much
     and or nor but if in of per an as at to from for with without on out is isn are was were be
     will not no never none nothing only about almost nearly roughly approximately maybe perhaps

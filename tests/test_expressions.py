@@ -22,6 +22,11 @@ def test_an_expression_is_equal_to_the_gold_or_not(pair):
     assert is_equal(pair.answer, pair.gold) is pair.is_right
 
 
+def test_all_real_numbers_are_an_interval():
+    assert is_equal(r"(-\infty, +\infty)", "(-∞,∞)")
+    assert not is_equal(r"(-\infty, 0)", "(-∞,∞)") and not is_equal("∞", "∞")
+
+
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [

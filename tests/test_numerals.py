@@ -36,7 +36,8 @@ READ = [
     ("-5", r"-5|−5|–5|-$5|$-5|\$-5|-5.0|-5 degrees|-10/2|\frac{-10}{2}|-\frac{10}{2}|x = -5"),
     ("5", r"5€|5 €|€5|+5|5 euros"),
     ("0.5", r".5|+.5|0.50|1/2|1 / 2|\frac{1}{2}|\tfrac{1}{2}|\frac{ 1 }{ 2 } cup"),
-    ("-7.75", r"-7 3/4|-7.75|−7 3/4|-7\frac{3}{4}|$-7 3/4$|-31/4"),
+    ("0.5", r"½|½ cup|$½$|\frac{1}2|\frac1{2}|\displaystyle \frac12"),
+    ("-7.75", r"-7 3/4|-7.75|−7 3/4|-7\frac{3}{4}|$-7 3/4$|-31/4|-7¾"),
     ("0", r"0|-0|0.0|0/7|$0"),
 ]
 
@@ -62,6 +63,8 @@ NEVER_18 = [
     "18 times itself|18 times forty-two|18 eggs over|18 below zero|18 or so|18 under",
     "18 eggs of that|18/two|18 each of two|18 eggs-two",
     "18 divided by two|18 minus one|18 less than x|18 is wrong|no answer is 18",
+    "18 tens|18 ones|18 fives|18 fold|18 grand|18 millionths|18 quadrillion|18 doubled|18 halved",
+    "18 negated|18 reversed|18 untrue|18 any number|18½|9½9|18/½|½18|½½",
     "18e0|1.8e1|0x12|0b10010|１８|१८|٣|eighteen|XVIII|nan|inf|None|$|-| ||the answer is",
     r"\frac{18}{0}|\frac{18}{1}8|\frac{1}{1}8|1\text8|1**8**|36*/2|1$8|1{8}|18_{10}",
     " ".join(map(str, range(1, 101))),
@@ -83,6 +86,9 @@ def test_what_is_not_the_one_number_18_never_scores(name, answer):
         ("2**3/4", "2.75"),
         ("2{3/4}", "2.75"),
         ("7 5/4", "8.25"),
+        ("½0", "1/20"),
+        ("½½", "1/4"),
+        ("1½", "11/2"),
         ("1 0/1", "1 0"),
         ("0,018", "18"),
         ("0,018", "0.018"),
