@@ -25,6 +25,9 @@ from gsmrl_helpers.options import (
 from gsmrl_helpers.prompting import Prompt, get_prompt
 
 
+SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
+
+
 class Splits(BaseModel):
     """How many problems of each split are used. `curve` is seen during a run, `dev` is to choose
     with, `test` is to report."""
@@ -35,6 +38,15 @@ class Splits(BaseModel):
     curve: int = Field(gt=0)
     dev: int = Field(gt=0)
     test: int = Field(gt=0)
+
+
+class LoraSettings(BaseModel):
+    """Low-rank adapters on every matrix of the layers (Hu et al., 2021); all else is frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(gt=0)
+    alpha: float = Field(gt=0)  # the adapters' product is multiplied with alpha / rank
 
 
 AdamBeta = Annotated[float, Field(ge=0, lt=1)]
@@ -55,7 +67,9 @@ class RunConfig(BaseModel):
     policy: str
     dtype: Literal["float32", "bfloat16"]
     device: str
-    attention: Literal["sdpa", "eager", "flash_attention_2"]
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"]
+    lora: LoraSettings | None = None
+    gradient_checkpointing: bool = False
     threads: int | None = Field(default=None, gt=0)  # None: see gsmrl_helpers.threads
     prompt: str
     reward: str | None = None
@@ -69,6 +83,9 @@ class RunConfig(BaseModel):
 
     train_batch_size: int = Field(gt=0)
     gradient_accumulation_steps: int = Field(gt=0)
+    scored_at_once: int = Field(default=SCORED_AT_ONCE, gt=0)
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    master_weights: bool = False  # the optimizer's own copy of bf16 weights, in float32
     learning_rate: float = Field(gt=0)
     adam_betas: tuple[AdamBeta, AdamBeta]
     weight_decay: float = Field(ge=0)
@@ -84,6 +101,11 @@ class RunConfig(BaseModel):
     kl_coef: float = Field(default=0.0, ge=0)
     kl_estimator: KLEstimator = "k3"
     entropy_coef: float = 0.0
+
+    # what keeps the signal alive, see gsmrl_helpers.signal; 0 is off
+    dynamic_sampling_rounds: int = Field(default=0, ge=0)
+    difficulty_rate: float = Field(default=0.0, ge=0)
+    target_right_share: float = Field(default=0.5, gt=0, lt=1)
 
     validate_every: int = Field(gt=0)
     save_rollouts_every: int = Field(gt=0)
@@ -107,6 +129,11 @@ class RunConfig(BaseModel):
             )
         if (self.problems == "pocket") != (self.difficulty is not None):
             raise ValueError("difficulty belongs to problems=pocket, and pocket problems need it")
+        if self.difficulty_rate and self.problems != "pocket":
+            raise ValueError(
+                f"difficulty_rate={self.difficulty_rate} moves the dial of pocket problems, and "
+                f"problems={self.problems!r} have none; leave it at 0"
+            )
         # What the components would refuse at the first step is refused before any work.
         check_advantage_options(
             torch.zeros(self.group_size),
@@ -119,6 +146,11 @@ class RunConfig(BaseModel):
         check_importance_options(self.importance_reweighting_method, old_log_probs, self.cliprange)
         if self.loss_normalization != "token":
             check_normalization_options(self.loss_normalization, self.normalization_constant)
+        if self.master_weights and (self.dtype != "bfloat16" or self.lora):
+            raise ValueError(
+                f"master_weights is for dtype=bfloat16 without lora, given dtype={self.dtype}, "
+                f"lora={self.lora}: float32 weights, and adapters, are their own masters"
+            )
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
 

@@ -21,6 +21,13 @@ SMOKE: Settings = {
     "checkpoint_every": 1,
 }
 
+EASY: Settings = {
+    "difficulty": 0.0,
+    "n_grpo_steps": 80,
+    "splits": {"dev": 256, "test": 256},
+    "validate_every": 20,
+}
+
 # Multiples of the profile's learning rate: one that is too low, ..., one that is too high.
 LEARNING_RATE_MULTIPLES = (0.05, 0.3, 1.0, 3.0, 20.0)
 
@@ -32,6 +39,12 @@ EXPERIMENTS: dict[str, dict[str, Settings]] = {
     "learning-rate": {f"x{m:g}": {"learning_rate_multiple": m} for m in LEARNING_RATE_MULTIPLES},
     # Standard GRPO, paid for nothing but the format.
     "format-only": {"format_only": {"reward": "r1_zero+format_only"}},
+    # Easy problems, which the policy soon solves: what becomes of the groups with a signal?
+    "signal": {
+        "fixed": EASY,
+        "dynamic_sampling": {**EASY, "dynamic_sampling_rounds": 4},
+        "following_dial": {**EASY, "difficulty_rate": 0.2},
+    },
 }
 
 

@@ -6,11 +6,9 @@ it; where it is due for validation, that follows its update. The last step also 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,12 @@ from gsmrl_helpers.records import (
 )
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
+from gsmrl_helpers.signal import sample_batch
 from gsmrl_helpers.step_metrics import TokenMeans
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 from gsmrl_helpers.train_step import grpo_train_step
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
-
-SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
 
 
 @dataclass
@@ -57,6 +54,7 @@ class Trainer:
     engine: RolloutEngine
     prompt: Prompt
     reference: PreTrainedModel | None  # frozen, only where there is a KL penalty
+    difficulty: float | None = None  # of the present problems, where a dial follows the policy
 
     @classmethod
     def from_config(cls, config: RunConfig) -> Trainer:
@@ -72,7 +70,9 @@ class Trainer:
         reference = load_policy(config)[0].eval() if config.kl_coef else None
         engine = LocalEngine(model, tokenizer)
         prompt = config.prompt_object()
-        return cls(config, model, tokenizer, optimizer, engine, prompt, reference)
+        return cls(
+            config, model, tokenizer, optimizer, engine, prompt, reference, config.difficulty
+        )
 
     def state(self) -> dict[str, Any]:
         """All that changes during a run. The draws of problems and tokens have no state: each
@@ -81,6 +81,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "torch_rng": torch.get_rng_state(),
+            "difficulty": self.difficulty,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -88,6 +89,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["torch_rng"])
+        self.difficulty = state["difficulty"]
 
     def sample(self, problems: list[Problem], group_size: int, purpose: str, step: int) -> Rollouts:
         """Rollouts of the present policy, their random numbers set by the run's seed, the purpose
@@ -103,21 +105,6 @@ class Trainer:
             top_p=self.config.sampling_top_p,
             max_tokens=self.config.sampling_max_tokens,
         )
-
-
-@lru_cache(maxsize=2)
-def epoch_order(run_seed: int, epoch: int, n_problems: int) -> list[int]:
-    """The order in which one pass over the training split takes its problems."""
-    rng = random.Random(derive_seed(run_seed, "problems", epoch))
-    return rng.sample(range(n_problems), n_problems)
-
-
-def problems_of_step(config: RunConfig, train: list[Problem], step: int) -> list[Problem]:
-    """The step's problems: the training split, shuffled anew for every pass over it."""
-    first = (step - 1) * config.prompts_per_step
-    positions = range(first, first + config.prompts_per_step)
-    places = [divmod(position, len(train)) for position in positions]
-    return [train[epoch_order(config.seed, epoch, len(train))[at]] for epoch, at in places]
 
 
 def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
@@ -180,8 +167,8 @@ def batches_of(trainer: Trainer, rollouts: Rollouts) -> Iterator[dict[str, Tenso
         trainer.tokenizer,
         output_token_ids=[c.token_ids for c in rollouts.completions],
     )
-    for start in range(0, len(rollouts.completions), SCORED_AT_ONCE):
-        rows = slice(start, start + SCORED_AT_ONCE)
+    for start in range(0, len(rollouts.completions), trainer.config.scored_at_once):
+        rows = slice(start, start + trainer.config.scored_at_once)
         yield {name: tensor[rows].to(trainer.model.device) for name, tensor in batch.items()}
 
 
@@ -227,11 +214,8 @@ def take_step(
     saves = last or step % config.save_rollouts_every == 0
     row: Row = {"step": step}
     if step > 0:
-        rollouts = trainer.sample(
-            problems_of_step(config, problems["train"], step), config.group_size, "train", step
-        )
-        row |= {f"train_{name}": value for name, value in rollouts.metrics().items()}
-        row |= update_policy(trainer, rollouts)
+        rollouts, metrics = sample_batch(trainer, problems["train"], step)
+        row |= metrics | update_policy(trainer, rollouts)
         if saves:
             write_rollouts(run_dir, f"train-{step:06d}", rollouts.rows())
     due = ["curve"] if last or step % config.validate_every == 0 else []

@@ -19,11 +19,10 @@ from rich.text import Text
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.diagnostics import Findings, check_first_step
-from gsmrl_helpers.loop import Trainer, epoch_order
+from gsmrl_helpers.loop import Trainer
 from gsmrl_helpers.preflight_measures import (
     Shares,
     Speed,
-    join_rollouts,
     measure_shares,
     measure_speed,
     n_validations,
@@ -32,10 +31,11 @@ from gsmrl_helpers.preflight_measures import (
     sample_steps,
     timed,
 )
+from gsmrl_helpers.rollouts import join_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.tables import as_html, as_rich
 from gsmrl_helpers.threads import choose_threads
-from gsmrl_helpers.world import load_problems
+from gsmrl_helpers.world import epoch_order, load_problems
 
 Verdict = Literal[
     "go", "easier problems", "harder problems", "SFT warm-up first", "repair the loop first"

@@ -12,15 +12,14 @@ from typing import TypeVar
 import pandas as pd
 import torch
 from einops import rearrange
-from torch import Tensor
 
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.loop import Trainer, update_policy, validate
 from gsmrl_helpers.numerals import names_number
-from gsmrl_helpers.options import Baseline
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.rollouts import Rollouts
+from gsmrl_helpers.signal import no_signal_probability
 
 T = TypeVar("T")
 
@@ -76,33 +75,6 @@ def sample_steps(trainer: Trainer, problems: Sequence[Problem]) -> list[Rollouts
         )
         for start in range(0, len(problems), size)
     ]
-
-
-def join_rollouts(batches: Sequence[Rollouts]) -> Rollouts:
-    """Several batches of rollouts as one."""
-    lists, tensors = ("problems", "prompts", "completions"), ("rewards", "format_rewards")
-    return Rollouts(
-        **{name: [row for batch in batches for row in getattr(batch, name)] for name in lists},
-        **{
-            name: torch.cat([getattr(batch, name) for batch in batches])
-            for name in (*tensors, "answer_rewards")
-        },
-        group_size=batches[0].group_size,
-    )
-
-
-def no_signal_probability(right_share: Tensor, group_size: int, baseline: Baseline) -> Tensor:
-    """Chance that all G answers to a problem earn the same, p^G + (1 − p)^G.
-
-    Without a baseline, a group of right answers only has a signal: (1 − p)^G.
-
-    Args:
-        right_share: p of each problem, any shape.
-        group_size: G.
-        baseline: "mean" or "none".
-    """
-    all_right = right_share**group_size if baseline == "mean" else 0.0
-    return all_right + (1 - right_share) ** group_size
 
 
 def measure_shares(config: RunConfig, rollouts: Rollouts) -> Shares:

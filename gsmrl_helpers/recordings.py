@@ -118,6 +118,10 @@ RECORDINGS: dict[str, Recording] = {
     "format-only": Recording(
         "GRPO paid for the format alone, four seeds", partial(record_runs, "format-only")
     ),
+    "signal": Recording(
+        "easy problems: fixed, with dynamic sampling, with a dial that follows; two seeds",
+        partial(record_runs, "signal", seeds=(0, 1)),
+    ),
     "learning-rate": Recording(
         "learning rates too low, right and too high, one seed each",
         partial(record_runs, "learning-rate", variants=("x0.05", "x1", "x20"), seeds=(0,)),

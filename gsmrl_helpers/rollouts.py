@@ -15,6 +15,9 @@ from gsmrl_helpers.rewards import compute_rollout_rewards
 from gsmrl_helpers.sampling import SamplingParams
 from gsmrl_helpers.step_metrics import rollout_metrics
 
+_LISTS = ("problems", "prompts", "completions")
+_TENSORS = ("rewards", "format_rewards", "answer_rewards")
+
 
 @dataclass(frozen=True)
 class Rollouts:
@@ -35,6 +38,16 @@ class Rollouts:
     format_rewards: Tensor
     answer_rewards: Tensor
     group_size: int
+
+    def select_groups(self, groups: Sequence[int]) -> Rollouts:
+        """The rollouts of these groups alone, numbered from 0, in the order given."""
+        size = self.group_size
+        rows = [row for group in groups for row in range(group * size, (group + 1) * size)]
+        return Rollouts(
+            **{name: [getattr(self, name)[row] for row in rows] for name in _LISTS},
+            **{name: getattr(self, name)[rows] for name in _TENSORS},
+            group_size=size,
+        )
 
     def metrics(self) -> dict[str, float | None]:
         """The metrics of `step_metrics.rollout_metrics`, and the share cut off by the limit."""
@@ -65,6 +78,15 @@ class Rollouts:
             }
             for problem, completion, reward, format_reward, answer_reward in graded
         ]
+
+
+def join_rollouts(batches: Sequence[Rollouts]) -> Rollouts:
+    """Several batches of rollouts, of one group size, as one."""
+    return Rollouts(
+        **{name: [row for batch in batches for row in getattr(batch, name)] for name in _LISTS},
+        **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in _TENSORS},
+        group_size=batches[0].group_size,
+    )
 
 
 def sample_rollouts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from gsmrl_helpers.gsm8k import load_gsm8k
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.problems import Problem
+from gsmrl_helpers.sampling import derive_seed
 
 
 def load_problems(config: RunConfig, split: str) -> list[Problem]:
@@ -39,6 +42,21 @@ def load_problems(config: RunConfig, split: str) -> list[Problem]:
     if needed > len(problems):
         raise ValueError(f"the splits {sizes} need {needed} problems of {len(problems)}")
     return problems[-sizes["dev"] :] if split == "dev" else problems[: sizes[split]]
+
+
+@lru_cache(maxsize=2)
+def epoch_order(run_seed: int, epoch: int, n_problems: int) -> list[int]:
+    """The order in which one pass over the training split takes its problems."""
+    rng = random.Random(derive_seed(run_seed, "problems", epoch))
+    return rng.sample(range(n_problems), n_problems)
+
+
+def problems_of_step(config: RunConfig, train: list[Problem], step: int) -> list[Problem]:
+    """The step's problems: the training split, shuffled anew for every pass over it."""
+    first = (step - 1) * config.prompts_per_step
+    positions = range(first, first + config.prompts_per_step)
+    places = [divmod(position, len(train)) for position in positions]
+    return [train[epoch_order(config.seed, epoch, len(train))[at]] for epoch, at in places]
 
 
 def policy_location(config: RunConfig) -> Path | str:

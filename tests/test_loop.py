@@ -9,17 +9,10 @@ import torch
 
 from gsmrl_helpers import experiment_config, get_response_log_probs, load_problems, train
 from gsmrl_helpers.checkpoints import load_checkpoint
-from gsmrl_helpers.loop import (
-    Trainer,
-    batches_of,
-    epoch_order,
-    mean_of_known,
-    problems_of_step,
-    score,
-    update_policy,
-)
+from gsmrl_helpers.loop import Trainer, batches_of, mean_of_known, score, update_policy
 from gsmrl_helpers.paths import DATA_DIR
 from gsmrl_helpers.records import METRICS, RunFolderError, read_manifest, read_rollouts, read_rows
+from gsmrl_helpers.world import epoch_order, problems_of_step
 
 TINY = {
     "n_grpo_steps": 3,

@@ -17,24 +17,24 @@ from gsmrl_helpers import load_problems, preflight_measures
 from gsmrl_helpers.cli import say_errors
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.diagnostics import Finding, Findings
-from gsmrl_helpers.loop import Trainer, epoch_order, problems_of_step
+from gsmrl_helpers.loop import Trainer
 from gsmrl_helpers.preflight import Preflight, StopRule, cut_middle, in_words, judge, preflight
 from gsmrl_helpers.preflight_command import preflight_command
 from gsmrl_helpers.preflight_measures import (
     Shares,
     Speed,
-    join_rollouts,
     measure_shares,
     n_validations,
     names_number,
-    no_signal_probability,
     predict_run_seconds,
     sample_checker,
     sample_steps,
     time_train_step,
 )
 from gsmrl_helpers.problems import Problem
-from gsmrl_helpers.rollouts import Rollouts
+from gsmrl_helpers.rollouts import Rollouts, join_rollouts
+from gsmrl_helpers.signal import no_signal_probability
+from gsmrl_helpers.world import epoch_order, problems_of_step
 from tests.tiny_trainer import SayingEngine, make_trainer, tiny_config
 
 Say = Callable[[Problem, int], str]
