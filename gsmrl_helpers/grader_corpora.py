@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from gsmrl_helpers.expression_reader import parse_answer
+
 
 class Pair(NamedTuple):
     """An answer, the gold, and whether the answer is right."""
@@ -58,9 +60,36 @@ def near_misses(number: int) -> list[int]:
     return [number + 1, number - 1, *((-n if number < 0 else n) for n in swapped[-1:])]
 
 
+def random_number_pair(rng: random.Random) -> Pair:
+    """A number written in an accepted way, or a near miss of it."""
+    number = rng.randint(-(10 ** rng.randint(1, 12)), 10 ** rng.randint(1, 12))
+    is_right = rng.random() < 0.5
+    written = number if is_right else rng.choice(near_misses(number))
+    return Pair(rng.choice(ways_to_write(written)), str(number), is_right)
+
+
 PLAIN = [
     Pair(answer, "18", True) for answer in ("18", "$18", "18.00", "18 eggs", "**18**", "x = 18")
 ] + [Pair("17", "18", False), Pair("1,080", "1080", True), Pair("-5", "18", False)]
+
+
+FORMS = [  # what a grader has to accept
+    *(Pair(a, "18", True) for a in ("18 eggs", r"\text{18 eggs}", "**18**", "18.00", "18%")),
+    *(Pair(a, "18", True) for a in (r"$\$18$", "x = 18", "The answer is 18.", r"\frac{36}{2}")),
+    *(Pair("1,080", "1080", True), Pair("1{,}080", "1080", True), Pair(r"1\,080", "1080", True)),
+    *(Pair("5€", "5", True), Pair("−5", "-5", True), Pair("-7 3/4", "-7.75", True)),
+    *(Pair("½", "0.5", True), Pair("18¢", "18 cents", True)),
+]
+
+TRAPS = [  # what it must not fall for
+    *(Pair(a, "18", False) for a in ("17=18", "17 or 18", "17, 18", "17\n18", "1 8", "1,8")),
+    *(Pair(a, "18", False) for a in ("9+9", "18!", "18 million", "18 cents", "not 18", "1.8e1")),
+    Pair(" ".join(map(str, range(1, 41))), "18", False),
+    *(Pair("18%", "0.18", False), Pair("-7 3/4", "-6.25", False), Pair("1.080", "1080", False)),
+    Pair("12345678901234567891", "12345678901234567890", False),
+    Pair("0.1", "0.1000000000000000055511151231257827", False),
+    *(Pair("nan", "nan", False), Pair("", "", False)),
+]
 
 
 # --- expressions -------------------------------------------------------------------------------
@@ -141,6 +170,17 @@ def random_expression_pair(rng: random.Random) -> Pair:
     return Pair(answer, gold, True)
 
 
+def comparable_pairs(n: int, seed: int = 0) -> list[Pair]:
+    """Pairs of expressions that both pass the gate, and have a gold that is no number."""
+    rng, pairs = random.Random(seed), []
+    while len(pairs) < n:
+        pair = random_expression_pair(rng)
+        answer, gold = parse_answer(pair.answer), parse_answer(pair.gold)
+        if answer and gold and gold.items[0].operation != "leaf":
+            pairs.append(pair)
+    return pairs
+
+
 # --- poison ------------------------------------------------------------------------------------
 
 POISON = [
@@ -184,6 +224,21 @@ def timed_verdicts(judge: Callable[[str, str], bool], pairs: Iterable[Pair]) -> 
         if was_enabled:
             gc.enable()
     return verdicts
+
+
+def plain_rate(
+    reward_fn: Callable[[str, str], dict[str, float]], repeats: int = 15, n_copies: int = 60
+) -> float:
+    """Plain answers a second, of the fastest batch of some: the one least disturbed."""
+    text = " Some thinking about it." * 40 + "</think> <answer> {} </answer>"
+    batch = [(text.format(pair.answer), pair.gold) for pair in PLAIN * n_copies]
+    seconds = []
+    for _ in range(repeats):
+        started = time.thread_time()
+        for response, gold in batch:
+            reward_fn(response, gold)
+        seconds.append(time.thread_time() - started)
+    return len(batch) / min(seconds)
 
 
 def math_verify_alone(answer: str, gold: str) -> bool:

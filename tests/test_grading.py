@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gsmrl_helpers.equivalence  # noqa: F401  loads sympy before a test is timed
-from gsmrl_helpers.grader_corpora import POISON
+from gsmrl_helpers.grader_corpora import FORMS, POISON, TRAPS
 from gsmrl_helpers.grading import (
     GRADERS,
     find_boxed,
@@ -126,6 +126,14 @@ def test_a_programming_error_is_not_a_wrong_answer(name):
         grade(name, "18", 18)
     with pytest.raises(TypeError, match="response must be a string, got list"):
         GRADERS[name](["18"], "18")
+
+
+@pytest.mark.parametrize(
+    "pair", [*FORMS, *TRAPS], ids=lambda pair: f"{pair.answer[:20]} ? {pair.gold}"
+)
+@pytest.mark.parametrize("name", sorted(GRADERS))
+def test_the_forms_and_the_traps_of_the_book(name, pair):
+    assert grade(name, pair.answer, pair.gold)["reward"] == float(pair.is_right)
 
 
 # --- untrusted text ----------------------------------------------------------------------------

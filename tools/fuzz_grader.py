@@ -22,10 +22,8 @@ from gsmrl_helpers import equivalence
 from gsmrl_helpers.expression_reader import parse_answer
 from gsmrl_helpers.grader_corpora import (
     POISON,
-    Pair,
-    near_misses,
     random_expression_pair,
-    ways_to_write,
+    random_number_pair,
 )
 from gsmrl_helpers.grading import GRADERS
 from gsmrl_helpers.numerals import parse_number
@@ -38,70 +36,11 @@ WRAP = {
     "r1_zero_lenient": "So.</think>\n<answer>{}</answer>",
     "question_only": r"So \boxed{{{}}}.",
 }
-PIECES = [
-    *(
-        r"\boxed{",
-        r"\frac{",
-        r"\sqrt{",
-        r"\text{",
-        r"\pi",
-        r"\{",
-        r"\}",
-        "}",
-        "{",
-        "(",
-        ")",
-        "[",
-        "]",
-    ),
-    *(
-        "</think> <answer>",
-        "</answer>",
-        "####",
-        "$",
-        r"\$",
-        "\\",
-        "¤",
-        "-",
-        "−",
-        "+",
-        ".",
-        ",",
-        "/",
-    ),
-    *(
-        "=",
-        ":",
-        " ",
-        "\n",
-        "*",
-        "%",
-        "!",
-        "^",
-        "e",
-        "x",
-        "y",
-        "18",
-        "0",
-        "7",
-        "999",
-        "²",
-        "１",
-        "√",
-    ),
-    *(
-        "eggs",
-        "million",
-        "cents",
-        "the answer is ",
-        "nan",
-        "None",
-        r"\cup",
-        r"\infty",
-        "or",
-        "\ud800",
-    ),
-]
+PIECES = r"""
+\boxed{ \frac{ \sqrt{ \text{ \pi \{ \} } { ( ) [ ] </answer> #### $ \$ \ ¤ - − + . , / = : * % ! ^
+e x y 18 0 7 999 ² １ √ eggs million cents nan None \cup \infty or
+""".split()  # noqa: SIM905
+PIECES += ["</think> <answer>", "the answer is ", " ", "\n", "\ud800"]
 
 
 def random_text(rng: random.Random) -> str:
@@ -112,16 +51,8 @@ def random_text(rng: random.Random) -> str:
     return "".join(rng.choices(PIECES, k=rng.randint(0, 24)))
 
 
-def random_number_pair(rng: random.Random) -> Pair:
-    """A number written in an accepted way, or a near miss of it."""
-    number = rng.randint(-(10 ** rng.randint(1, 12)), 10 ** rng.randint(1, 12))
-    is_right = rng.random() < 0.5
-    written = number if is_right else rng.choice(near_misses(number))
-    return Pair(rng.choice(ways_to_write(written)), str(number), is_right)
-
-
 def random_input(rng: random.Random) -> tuple[str, str, bool | None]:
-    """(answer, gold, whether it is right, None where nobody knows)."""
+    """(answer, gold, whether it is right); None where nobody knows."""
     kind = rng.random()
     if kind < 0.42:
         gold = random_text(rng) if rng.random() < 0.5 else str(rng.randint(-99, 99))
@@ -129,10 +60,14 @@ def random_input(rng: random.Random) -> tuple[str, str, bool | None]:
     if kind < 0.80:
         return random_number_pair(rng)
     pair = random_expression_pair(rng)
-    if parse_number(pair.gold) is not None:
-        return pair.answer, pair.gold, None
-    is_readable = parse_answer(pair.answer) is not None and parse_answer(pair.gold) is not None
-    return pair.answer, pair.gold, pair.is_right and is_readable
+    # Arithmetic for a number is refused, and a gold beyond the bounds is none: not errors.
+    return pair if parse_number(pair.gold) is None else (pair.answer, pair.gold, None)
+
+
+def is_refused(answer: str, gold: str) -> bool:
+    """Whether an expression is beyond what is compared."""
+    is_number = parse_number(gold) is not None
+    return not is_number and None in (parse_answer(answer), parse_answer(gold))
 
 
 def fuzz_shard(seed: int) -> dict:
@@ -160,8 +95,11 @@ def fuzz_shard(seed: int) -> dict:
         counts["right"] += rewards["reward"] == 1.0
         if is_right is not None and response != answer:
             counts["known"] += 1
+            counts["right of these"] += is_right
             counts["false positives"] += rewards["reward"] > is_right
-            counts["false negatives"] += rewards["reward"] < is_right
+            is_missed = rewards["reward"] < is_right
+            counts["false negatives"] += is_missed
+            counts["false negatives, beyond the bounds"] += is_missed and is_refused(answer, gold)
     counts["inputs"], counts["slow path"] = SHARD, len(slow_ms)
     counts["asked of math-verify"] = asked[1][0]
     return {"seed": seed, "counts": counts, "max_ms": max_ms, "slow_ms": sorted(slow_ms)}
