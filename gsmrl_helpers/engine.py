@@ -1,7 +1,7 @@
 """Rollout engines: prompts in, completions out.
 
 The training loop knows only the protocol `RolloutEngine`. `LocalEngine` samples from the trainer's
-own module, in the same process; a vLLM server on a second GPU offers the same three methods.
+own module, in the same process; a vLLM server on a second GPU offers the same methods.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Completion:
         finish_reason: "stop" for end-of-sequence or a stop string, "length" for a truncated one.
         prompt_index: Which of the call's prompts it answers.
         sample_index: Which of that prompt's n completions it is.
+        log_probs: The engine's own log-probabilities of the ids at temperature 1, where it is not
+            the trainer's model that samples; None where it is.
     """
 
     text: str
@@ -43,6 +45,7 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     prompt_index: int
     sample_index: int
+    log_probs: list[float] | None = None
 
 
 class RolloutEngine(Protocol):
@@ -68,6 +71,9 @@ class RolloutEngine(Protocol):
 
     def sync_policy_weights(self, policy: nn.Module) -> None:
         """Make the engine sample from the policy's present weights."""
+
+    def close(self) -> None:
+        """End what the engine has started."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,9 @@ class LocalEngine:
                 "LocalEngine samples from the module it was built with and shares its weights; it "
                 "was given another one. Build a LocalEngine from the policy that is trained."
             )
+
+    def close(self) -> None:
+        """Nothing to end: the engine lives in this process."""
 
     def generate_completions(
         self,
