@@ -24,7 +24,6 @@ from gsmrl_helpers.options import (
 )
 from gsmrl_helpers.prompting import Prompt, get_prompt
 
-
 SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
 
 

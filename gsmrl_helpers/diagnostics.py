@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gsmrl_helpers.accumulation import Batch, Objective, accumulate_gradients, dropout_off
+from gsmrl_helpers.config import SCORED_AT_ONCE
 from gsmrl_helpers.findings import Finding, Findings
 from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.rollouts import Rollouts
@@ -96,7 +97,10 @@ def dropout_rates(module: nn.Module) -> dict[str, float]:
 
 @torch.no_grad()
 def check_first_ratio(
-    model: nn.Module, batch: Batch, old_log_probs: Tensor | None = None
+    model: nn.Module,
+    batch: Batch,
+    old_log_probs: Tensor | None = None,
+    rows_at_once: int = SCORED_AT_ONCE,
 ) -> Finding:
     """π_θ/π_old is 1 at every response token while the policy has not moved.
 
@@ -110,9 +114,11 @@ def check_first_ratio(
             `tokenize_prompt_and_output`.
         old_log_probs: (B, ≥ T) of the same tokens under the same weights, such as an inference
             engine's; None scores the model a second time.
+        rows_at_once: rows whose logits are in memory together.
     """
-    new = batch_log_probs(model, batch)
-    old = batch_log_probs(model, batch) if old_log_probs is None else old_log_probs.to(new)
+    new = batch_log_probs(model, batch, rows_at_once)
+    old = old_log_probs
+    old = batch_log_probs(model, batch, rows_at_once) if old is None else old.to(new)
     ratio = (new - old[:, : new.shape[1]])[batch["response_mask"].to(new.device)].exp()
     deviation = (ratio - 1).abs().max().item() if ratio.numel() else 0.0
     ok = deviation <= rounding(model)  # NaN is not
@@ -264,7 +270,12 @@ def check_first_step(trainer: Trainer, rollouts: Rollouts) -> Findings:
         findings = [
             *([check_distinct_samples(rollouts)] if rollouts.group_size > 1 else []),
             check_no_dropout(trainer.model),
-            check_first_ratio(trainer.model, batch, score(trainer, trainer.model, rollouts)),
+            check_first_ratio(
+                trainer.model,
+                batch,
+                score(trainer, trainer.model, rollouts),
+                trainer.config.scored_at_once,
+            ),
             check_mask_alignment(
                 trainer.model, {k: v[few] for k, v in batch.items()}, prompt_ids, response_ids
             ),

@@ -20,6 +20,7 @@ from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.config import RunConfig, Splits
 from gsmrl_helpers.engine import LocalEngine, RolloutEngine, evaluation_mode
 from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import Prompt
 from gsmrl_helpers.records import (
@@ -50,7 +51,7 @@ class Trainer:
     config: RunConfig
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer | MasterWeights
     engine: RolloutEngine
     prompt: Prompt
     reference: PreTrainedModel | None  # frozen, only where there is a KL penalty
@@ -61,12 +62,7 @@ class Trainer:
         """Load the policy, and make the optimizer and the engine that samples from it."""
         torch.manual_seed(derive_seed(config.seed, "torch"))
         model, tokenizer = load_policy(config)
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=config.learning_rate,
-            betas=config.adam_betas,
-            weight_decay=config.weight_decay,
-        )
+        optimizer = make_optimizer(config, model.parameters())
         reference = load_policy(config)[0].eval() if config.kl_coef else None
         engine = LocalEngine(model, tokenizer)
         prompt = config.prompt_object()

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.paths import ROOT
+from gsmrl_helpers.world import choose_attention
 
 MANIFEST, METRICS, ROLLOUTS = "manifest.json", "metrics.jsonl", "rollouts"
 LONG_COLUMNS = ["variant", "seed", "step", "metric", "value"]
@@ -130,6 +131,7 @@ def make_manifest(config: RunConfig, policy_sha: str, command: str) -> dict[str,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "attention": ", ".join(choose_attention(config)),
         },
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_seconds": None,

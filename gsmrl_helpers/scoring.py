@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from gsmrl_helpers.accumulation import Batch
+from gsmrl_helpers.config import SCORED_AT_ONCE
 from gsmrl_helpers.log_probs import get_response_log_probs, log_softmax
-from gsmrl_helpers.loop import SCORED_AT_ONCE
 
 
-def batch_log_probs(model: nn.Module, batch: Batch) -> Tensor:
+def batch_log_probs(model: nn.Module, batch: Batch, rows_at_once: int = SCORED_AT_ONCE) -> Tensor:
     """(B, T) log-probabilities of a batch's labels, a few rows at a time, in the model's mode."""
     device = next(model.parameters()).device
     chunks = zip(
-        *(batch[name].to(device).split(SCORED_AT_ONCE) for name in ("input_ids", "labels")),
+        *(batch[name].to(device).split(rows_at_once) for name in ("input_ids", "labels")),
         strict=True,
     )
     return torch.cat([get_response_log_probs(model, *chunk)["log_probs"] for chunk in chunks])
