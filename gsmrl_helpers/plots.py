@@ -35,6 +35,13 @@ LINES: dict[str, tuple[str, object]] = {
     "Dr_GRPO": ("#D55E00", "--"),
     "RFT": ("#009E73", "-."),
     "MaxRL": ("#CC79A7", ":"),
+    # what is paid
+    "full reward": ("#0072B2", "-"),
+    "format only": ("#D55E00", "--"),
+    # what keeps the signal alive
+    "fixed": ("#000000", (0, (1, 1))),
+    "dynamic sampling": ("#0072B2", "-"),
+    "following dial": ("#D55E00", "--"),
     # the ways to reweight by importance
     "none": ("#000000", (0, (1, 1))),
     "noclip": ("#E69F00", "--"),

@@ -21,6 +21,7 @@ from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.loop import Trainer, validate
 from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
 from gsmrl_helpers.prompting import PROMPTS
+from gsmrl_helpers.recorded_rollouts import rollouts_path, save_answers
 from gsmrl_helpers.records import (
     LONG_COLUMNS,
     make_manifest,
@@ -56,8 +57,11 @@ def record_runs(
     fresh: bool,
     variants: tuple[str, ...] | None = None,
     seeds: tuple[int, ...] = SEEDS,
+    answers: bool = False,
 ) -> None:
     """Run variants of an experiment (by default all), once a seed, and keep all their metrics.
+
+    With `answers`, a few answers from the start and the end of each run are kept as well.
 
     Finished runs of the same settings are kept and stopped ones go on, so that a recording that
     was broken off loses little; `fresh` sets them aside and runs all of them again.
@@ -70,6 +74,8 @@ def record_runs(
     runs = product(variants, seeds)
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
     save_results(folders, path)
+    if answers:
+        save_answers(folders, rollouts_path(path))
 
 
 def record_evaluations(
@@ -114,9 +120,12 @@ def record_difficulty(profile: str, path: Path, jobs: int, fresh: bool) -> None:
 RECORDINGS: dict[str, Recording] = {
     "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
-    "on-policy": Recording("standard GRPO, four seeds", partial(record_runs, "on-policy")),
+    "on-policy": Recording(
+        "standard GRPO, four seeds", partial(record_runs, "on-policy", answers=True)
+    ),
     "format-only": Recording(
-        "GRPO paid for the format alone, four seeds", partial(record_runs, "format-only")
+        "GRPO paid for the format alone, four seeds",
+        partial(record_runs, "format-only", answers=True),
     ),
     "signal": Recording(
         "easy problems: fixed, with dynamic sampling, with a dial that follows; two seeds",

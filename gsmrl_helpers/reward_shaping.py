@@ -20,13 +20,21 @@ formulas on the grader of ``#### 18``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gsmrl_helpers.grading import GRADERS, RewardFn, is_equal
+from gsmrl_helpers.grading import (
+    GRADERS,
+    RewardFn,
+    find_tagged,
+    is_equal,
+    r1_zero_reward_fn,
+)
 from gsmrl_helpers.numerals import names_number, parse_number
 from gsmrl_helpers.problems import GOLD_MARKER
 
+TAG = re.compile(r"</?(?:think|answer)>")
 FORMAT_BONUS = 0.1
 PARTIAL_CREDIT = 0.5
 
@@ -105,6 +113,19 @@ def marker_reward_fn(response: str, ground_truth: str | None) -> dict[str, float
     }
 
 
+def well_formed_reward_fn(response: str, ground_truth: str | None) -> dict[str, float]:
+    """`r1_zero_reward_fn`, paid only where the three tags that it expects stand well.
+
+    The literal format takes what stands in the first pair of answer tags, whatever else there is.
+    Here each tag stands once, in its order, and the answer is not blank. That is still no proof
+    that anything was thought.
+    """
+    graded = r1_zero_reward_fn(response, ground_truth)
+    in_order = TAG.findall(response) == ["</think>", "<answer>", "</answer>"]
+    well_formed = in_order and bool((find_tagged(response) or "").strip())
+    return {name: value * well_formed for name, value in graded.items()}
+
+
 def rlvr_reward(response: str, ground_truth: str) -> float:
     """1 for the right number after ``####``, and .1 for the format: the marker exactly once."""
     return shape_reward(marker_reward_fn, format_bonus)(response, ground_truth)["reward"]
@@ -127,7 +148,11 @@ def conditional_reward(response: str, ground_truth: str) -> float:
 
 # --- by name -----------------------------------------------------------------------------------
 
-_GRADERS = {**GRADERS, "marker": marker_reward_fn}
+_GRADERS = {
+    **GRADERS,
+    "marker": marker_reward_fn,
+    "r1_zero_well_formed": well_formed_reward_fn,
+}
 
 # What a run can name: a grader, or a grader and a formula, as in "r1_zero+format_only".
 REWARD_FNS: dict[str, RewardFn] = _GRADERS | {

@@ -18,6 +18,7 @@ from gsmrl_helpers.reward_shaping import (
     partial_reward,
     rlvr_reward,
     shape_reward,
+    well_formed_reward_fn,
 )
 from gsmrl_helpers.rewards import compute_rollout_rewards
 from gsmrl_helpers.rl import group_advantages
@@ -120,5 +121,28 @@ def test_a_formula_shapes_any_grader_and_leaves_its_parts():
 
 def test_rewards_have_a_name_for_runs():
     assert {"question_only", "r1_zero", "r1_zero_lenient", "marker"} < REWARD_FNS.keys()
-    assert len(REWARD_FNS) == 4 * len(FORMULAS)
+    assert "r1_zero_well_formed+format_only" in REWARD_FNS
+    assert len(REWARD_FNS) == 5 * len(FORMULAS)
     assert REWARD_FNS["marker+format_bonus"](RIGHT, "10")["reward"] == rlvr_reward(RIGHT, "10")
+
+
+@pytest.mark.parametrize(
+    ("response", "literal", "well_formed"),  # the format's, by either check
+    [
+        (" 9+9=18. </think> <answer> 18 </answer>", 1, 1),
+        (" </think> <answer> 18 </answer>", 1, 1),  # no thought at all is no fault of the tags
+        (" <answer> 18 </answer> </think>", 0, 0),  # W7a
+        (" </think> <answer> 18 </answer> <answer> 17 </answer>", 1, 0),  # W7b
+        (" a </think> b </think> <answer> 18 </answer>", 1, 0),
+        (" <think> a </think> <answer> 18 </answer>", 1, 0),
+        (" 9+9=18. </think> <answer>  </answer>", 1, 0),  # W7c
+        (" 9+9=18. </think> <answer>", 0, 0),
+        (" 9+9=18.", 0, 0),  # W7d: the tags stood in the prompt alone
+    ],
+)
+def test_tags_that_are_there_and_tags_that_stand_well(response, literal, well_formed):
+    assert r1_zero_reward_fn(response, "18")["format_reward"] == literal
+    graded = well_formed_reward_fn(response, "18")
+    assert graded["format_reward"] == well_formed
+    right = r1_zero_reward_fn(response, "18")["reward"] * well_formed
+    assert graded["reward"] == graded["answer_reward"] == right
