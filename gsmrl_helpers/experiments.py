@@ -23,8 +23,11 @@ SMOKE: Settings = {
 
 EASY: Settings = {
     "difficulty": 0.0,
-    "n_grpo_steps": 80,
-    "splits": {"dev": 256, "test": 256},
+    "n_grpo_steps": 60,
+    "rollout_batch_size": 128,
+    "train_batch_size": 128,
+    "gradient_accumulation_steps": 2,
+    "splits": {"curve": 128, "dev": 256, "test": 256},
     "validate_every": 20,
 }
 
