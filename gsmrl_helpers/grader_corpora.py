@@ -128,8 +128,16 @@ EXPRESSIONS = [
     Pair(r"5=2\sqrt{3}", r"2\sqrt{3}", False),
     Pair("nan", "nan", False),
     Pair("N/A", "N/A", False),
-    Pair("5!", "5!", False),
-    Pair("9^{9^9}", "9^{9^9}", False),
+]
+
+REFUSED = [  # right answers that are refused, knowingly: the price of the rules
+    *(Pair("She has 18 eggs", "18", True), Pair("18, I think", "18", True)),
+    *(Pair("1 080", "1080", True), Pair("2 million", "2000000", True)),
+    *(Pair(r"6\cdot\frac{1}{2}", "3", True), Pair("0.18 dollars", "18 cents", True)),
+    *(Pair("5!", "5!", True), Pair("9^{9^9}", "9^{9^9}", True), Pair("x^7", "x^7", True)),
+    *(Pair("2^{1/8}", "2^{1/8}", True), Pair(r"\sqrt{1+x^2}", r"\sqrt{x^2+1}", True)),
+    *(Pair(r"1+\sin(x)", r"\sin(x)+1", True), Pair(r"\log_2(3)", r"\log_2(3)", True)),
+    *(Pair("0 < x < 1", "(0,1)", True), Pair(r"2\sqrt{3} cm", r"2\sqrt{3}", True)),
 ]
 
 _LEAVES = ["x", "y", r"\pi", r"\sqrt{2}", r"\sqrt{3}", "2", "3", "5", r"\frac{1}{2}", "0.5"]
@@ -249,3 +257,12 @@ def math_verify_alone(answer: str, gold: str) -> bool:
     from math_verify import parse, verify
 
     return bool(verify(parse(rf"\boxed{{{gold}}}"), parse(rf"\boxed{{{answer}}}")))
+
+
+def math_verify_without_limit(answer: str, gold: str) -> bool:
+    """The same without its time limit, as worker threads need it: it may never return."""
+    from math_verify import parse, verify
+
+    texts = (rf"\boxed{{{text}}}" for text in (gold, answer))
+    parsed = [parse(text, parsing_timeout=None) for text in texts]
+    return bool(verify(*parsed, timeout_seconds=None))

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from gsmrl_helpers import equivalence
 from gsmrl_helpers.expression_reader import MAX_CHARS, MAX_PARTS, parse_answer
 from gsmrl_helpers.expressions import MAX_BITS, MAX_DEGREE, Expression
-from gsmrl_helpers.grader_corpora import EXPRESSIONS, Pair, random_expression_pair, rewritten
+from gsmrl_helpers.grader_corpora import (
+    EXPRESSIONS,
+    REFUSED,
+    Pair,
+    random_expression_pair,
+    rewritten,
+)
 from gsmrl_helpers.grading import is_equal
 from gsmrl_helpers.numerals import parse_number
 
@@ -20,6 +26,11 @@ from gsmrl_helpers.numerals import parse_number
 @pytest.mark.parametrize("pair", EXPRESSIONS, ids=lambda pair: f"{pair.answer} ? {pair.gold}")
 def test_an_expression_is_equal_to_the_gold_or_not(pair):
     assert is_equal(pair.answer, pair.gold) is pair.is_right
+
+
+@pytest.mark.parametrize("pair", REFUSED, ids=lambda pair: f"{pair.answer} ? {pair.gold}")
+def test_what_the_rules_refuse_knowingly(pair):
+    assert pair.is_right and not is_equal(pair.answer, pair.gold)
 
 
 def test_all_real_numbers_are_an_interval():
