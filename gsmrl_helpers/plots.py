@@ -38,6 +38,10 @@ LINES: dict[str, tuple[str, object]] = {
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),
+    # sizes of a group
+    "G = 4": ("#D55E00", ":"),
+    "G = 8": ("#0072B2", "-"),
+    "G = 16": ("#009E73", "--"),
     # what keeps the signal alive
     "fixed": ("#000000", (0, (1, 1))),
     "dynamic sampling": ("#0072B2", "-"),
