@@ -119,7 +119,7 @@ def record(
         return
     for known, recording in recordings.RECORDINGS.items():
         there = recordings.recording_path(known, profile).is_file()
-        typer.echo(f"{known:16}{'on record' if there else 'not yet':12}{recording.what}")
+        typer.echo(f"{known:18}{'on record' if there else 'not yet':12}{recording.what}")
 
 
 @pocket_app.command("problems")

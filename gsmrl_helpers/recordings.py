@@ -1,7 +1,8 @@
 """Everything the book has on record, and how to record it again: `gsmrl record NAME`.
 
 A recording is one parquet file in the long form `variant, seed, step, metric, value` under
-`data/results/<profile>/`, and beside it a manifest that says what ran, where, and for how long.
+`data/results/<profile>/`, or one row a rollout, as in `prompt_rollouts`; beside it a manifest that
+says what ran, where, and for how long.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -20,6 +22,7 @@ from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.loop import Trainer, validate
 from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
+from gsmrl_helpers.prompt_rollouts import record_prompt_rollouts, record_smollm2_rollouts
 from gsmrl_helpers.prompting import PROMPTS
 from gsmrl_helpers.recorded_rollouts import rollouts_path, save_answers
 from gsmrl_helpers.records import (
@@ -43,10 +46,12 @@ class RecordingFailedError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """One file of results: what it shows, and how it is made."""
+    """One file of results: what it shows, how it is made, and what a row is."""
 
     what: str
     make: Callable[[str, Path, int, bool], None]
+    row: Literal["metric", "rollout"] = "metric"
+    folder: str | None = None  # in place of the profile's, where no profile decides it
 
 
 def record_runs(
@@ -135,6 +140,17 @@ RECORDINGS: dict[str, Recording] = {
         "learning rates too low, right and too high, one seed each",
         partial(record_runs, "learning-rate", variants=("x0.05", "x1", "x20"), seeds=(0,)),
     ),
+    "prompt-rollouts": Recording(
+        "the untrained policy's answers to the test problems under each prompt",
+        record_prompt_rollouts,
+        row="rollout",
+    ),
+    "smollm2-rollouts": Recording(
+        "SmolLM2-135M's answers to 200 questions of GSM8K; optional, an hour on one core",
+        record_smollm2_rollouts,
+        row="rollout",
+        folder="smollm2",
+    ),
 }
 
 
@@ -142,7 +158,7 @@ def recording_path(name: str, profile: str) -> Path:
     """Where a recording lies; an unknown name is a ValueError that lists the known ones."""
     if name not in RECORDINGS:
         raise ValueError(f"recording {name!r} is unknown; allowed: {', '.join(RECORDINGS)}")
-    return RESULTS_DIR / profile / f"{name}.parquet"
+    return RESULTS_DIR / (RECORDINGS[name].folder or profile) / f"{name}.parquet"
 
 
 def record(name: str, profile: str = "pocket", jobs: int = 1, fresh: bool = False) -> Path:
@@ -153,7 +169,7 @@ def record(name: str, profile: str = "pocket", jobs: int = 1, fresh: bool = Fals
 
 
 def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:
-    """A recording's long table; one that was never made is a ValueError that says how to."""
+    """A recording's table; one that was never made is a ValueError that says how to."""
     path = recording_path(name, profile)
     if not path.is_file():
         raise ValueError(f"{name} is not on record for {profile}; make it: gsmrl record {name}")

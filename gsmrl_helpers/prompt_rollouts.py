@@ -1,0 +1,222 @@
+"""One answer to each problem under several prompts, on record: the texts, to be read and graded.
+
+A recording is a parquet file with one row a rollout and a manifest beside it. Of a problem it holds
+the index and the gold; the questions are in the data sets.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from pydantic import BaseModel, ConfigDict
+from transformers import PreTrainedTokenizerBase
+
+from gsmrl_helpers.engine import LocalEngine, RolloutEngine
+from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.gguf_policy import SMOLLM2_FILE, SMOLLM2_SHA256, find_smollm2, load_gguf_policy
+from gsmrl_helpers.gsm8k import load_gsm8k
+from gsmrl_helpers.paths import RUNS_DIR
+from gsmrl_helpers.problems import Problem
+from gsmrl_helpers.prompting import PROMPTS, Prompt
+from gsmrl_helpers.records import (
+    ROLLOUTS,
+    VERSIONED,
+    append_row,
+    git_commit,
+    policy_sha256,
+    read_rows,
+    write_json,
+    write_results,
+    write_rollouts,
+)
+from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
+from gsmrl_helpers.sampling import derive_seed
+from gsmrl_helpers.threads import choose_threads
+from gsmrl_helpers.world import load_policy, load_problems, policy_location
+
+SETTINGS, SECONDS = "settings.json", "seconds.jsonl"
+CHUNK_SIZE = 100  # problems answered at a time: what a GPU or a laptop has memory for
+
+
+class PromptSettings(BaseModel):
+    """Everything that decides the rollouts of a recording."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    policy: str
+    dtype: str
+    problems: str
+    n_problems: int
+    prompts: tuple[str, ...]
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int
+
+
+def in_chat_template(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """The prompt as the user's turn of the conversation format that a chat model was trained on."""
+    template = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt.template}], tokenize=False, add_generation_prompt=True
+    )
+    stops = (prompt.stop, prompt.include_stop_str_in_output)
+    return Prompt(f"{prompt.name}_chat", template, prompt.reward_name, *stops)
+
+
+def sample_in_chunks(
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    problems: Sequence[Problem],
+    settings: PromptSettings,
+    folder: Path,
+) -> pd.DataFrame:
+    """Answer every problem once under every prompt; each finished chunk is kept in `folder`.
+
+    Broken off and started again it goes on: a rollout depends on seed and prompt, not on its chunk.
+
+    Raises:
+        ValueError: The folder holds rollouts of other settings.
+    """
+    open_folder(folder, settings)
+    parts = []
+    for prompt, start in product(prompts, range(0, len(problems), CHUNK_SIZE)):
+        name = f"{prompt.name}-{start:04d}"
+        file = folder / ROLLOUTS / f"{name}.jsonl"
+        if not file.is_file():
+            wall, cpu = time.monotonic(), time.process_time()
+            chunk = problems[start : start + CHUNK_SIZE]
+            rollouts = sample_with(engine, prompt, chunk, settings)
+            write_rollouts(folder, name, rollout_rows(rollouts, prompt.name, start))
+            row = {
+                "chunk": name,
+                "wall_seconds": time.monotonic() - wall,
+                "cpu_seconds": time.process_time() - cpu,
+            }
+            append_row(folder / SECONDS, row)
+        parts.append(pd.DataFrame(read_rows(file)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def sample_with(
+    engine: RolloutEngine, prompt: Prompt, problems: Sequence[Problem], settings: PromptSettings
+) -> Rollouts:
+    """One graded answer to each problem, sampled as the settings say."""
+    return sample_rollouts(
+        engine,
+        prompt,
+        problems,
+        group_size=1,
+        seed=settings.seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        max_tokens=settings.max_tokens,
+    )
+
+
+def open_folder(folder: Path, settings: PromptSettings) -> None:
+    """Begin in a new folder, or go on in one of the same settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / SETTINGS
+    if not file.is_file():
+        write_json(file, settings.model_dump(mode="json"))
+    elif (there := PromptSettings.model_validate_json(file.read_text())) != settings:
+        raise ValueError(
+            f"{folder} holds rollouts of other settings, {there}; given {settings}. Remove it, or "
+            "record with --fresh."
+        )
+
+
+def rollout_rows(rollouts: Rollouts, prompt_name: str, start: int) -> list[dict[str, Any]]:
+    """One row a rollout, in the columns of the recording; problems are counted from `start`."""
+    return [
+        {
+            "prompt": prompt_name,
+            "problem": start + index,
+            "gold": row["gold"],
+            "response": row["response"],
+            "n_tokens": len(row["token_ids"]),
+            "finish_reason": row["finish_reason"],
+            "format_reward": row["format_reward"],
+            "answer_reward": row["answer_reward"],
+        }
+        for index, row in enumerate(rollouts.rows())
+    ]
+
+
+def record_rollouts(
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    problems: Sequence[Problem],
+    settings: PromptSettings,
+    policy_sha: str,
+    path: Path,
+    fresh: bool,
+) -> None:
+    """Sample, and write the rollouts and the manifest of what made them."""
+    folder = RUNS_DIR / "recordings" / path.parent.name / path.stem
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    table = sample_in_chunks(engine, prompts, problems, settings, folder)
+    table.insert(1, "grader", table["prompt"].map({p.name: p.reward_name for p in prompts}))
+    seconds = pd.DataFrame(read_rows(folder / SECONDS))[["wall_seconds", "cpu_seconds"]].sum()
+    manifest = {
+        "status": "finished",
+        "command": f"gsmrl record {path.stem}",
+        "config": settings.model_dump(mode="json"),
+        "commit": git_commit(),
+        "policy_sha256": policy_sha,
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in VERSIONED}},
+        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        **seconds.round(1),
+    }
+    write_results(table, path, {"runs": [manifest]})
+
+
+def record_prompt_rollouts(profile: str, path: Path, jobs: int, fresh: bool) -> None:
+    """A profile's untrained policy on its test problems; the draws are those of `prompts`."""
+    config = experiment_config("on-policy", profile)
+    torch.set_num_threads(choose_threads(config.threads))
+    problems = load_problems(config, "test")
+    settings = PromptSettings(
+        policy=config.policy,
+        dtype=config.dtype,
+        problems=f"{config.problems} test",
+        n_problems=len(problems),
+        prompts=tuple(PROMPTS),
+        seed=derive_seed(config.seed, "test", 0),
+        temperature=config.sampling_temperature,
+        top_p=config.sampling_top_p,
+        max_tokens=config.sampling_max_tokens,
+    )
+    engine = LocalEngine(*load_policy(config))
+    sha = policy_sha256(policy_location(config))
+    record_rollouts(engine, list(PROMPTS.values()), problems, settings, sha, path, fresh)
+
+
+def record_smollm2_rollouts(profile: str, path: Path, jobs: int, fresh: bool) -> None:
+    """SmolLM2-135M-Instruct on the first 200 test questions of GSM8K, the same at any scale."""
+    torch.set_num_threads(choose_threads())
+    model, tokenizer = load_gguf_policy(find_smollm2(), torch.bfloat16)
+    chat = in_chat_template(PROMPTS["question_only"], tokenizer)
+    prompts = {**PROMPTS, chat.name: chat}
+    settings = PromptSettings(
+        policy=SMOLLM2_FILE,
+        dtype="bfloat16",
+        problems="gsm8k test",
+        n_problems=200,
+        prompts=tuple(prompts),
+        seed=0,
+        max_tokens=512,
+    )
+    problems = load_gsm8k("test", settings.n_problems)
+    engine = LocalEngine(model, tokenizer)
+    record_rollouts(engine, list(prompts.values()), problems, settings, SMOLLM2_SHA256, path, fresh)
