@@ -33,7 +33,7 @@ from gsmrl_helpers.expressions import (
     make_leaf,
     number_of,
 )
-from gsmrl_helpers.numerals import parse_number, parse_numeral
+from gsmrl_helpers.numerals import parse_number
 
 MAX_CHARS = 120
 MAX_DEPTH = 6
@@ -85,7 +85,7 @@ def _clean(text: str) -> str:
         text = pattern.sub(sign, text)
     text = text.strip().removesuffix(".").rstrip()
     unit = _UNIT.search(text)
-    if unit and parse_numeral(f"1 {unit[1]}") is not None:
+    if unit and parse_number(f"1 {unit[1]}") is not None:
         text = text[: unit.start()]
     if not _MEANS_SOMETHING.search(text):
         raise NotReadableError

@@ -33,6 +33,11 @@ def test_what_the_rules_refuse_knowingly(pair):
     assert pair.is_right and not is_equal(pair.answer, pair.gold)
 
 
+def test_a_unit_that_is_another_number_is_not_taken_off():
+    assert is_equal(r"\sqrt{12}\text{ cm}", r"2\sqrt{3}")
+    assert not any(is_equal(rf"\sqrt{{12}}\text{{ {u}}}", r"2\sqrt{3}") for u in ("cents", "dozen"))
+
+
 def test_all_real_numbers_are_an_interval():
     assert is_equal(r"(-\infty, +\infty)", "(-∞,∞)")
     assert not is_equal(r"(-\infty, 0)", "(-∞,∞)") and not is_equal("∞", "∞")

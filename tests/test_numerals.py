@@ -63,7 +63,7 @@ NEVER_18 = [
     "18 times itself|18 times forty-two|18 eggs over|18 below zero|18 or so|18 under",
     "18 eggs of that|18/two|18 each of two|18 eggs-two",
     "18 divided by two|18 minus one|18 less than x|18 is wrong|no answer is 18",
-    "18 tens|18 ones|18 fives|18 fold|18 grand|18 millionths|18 quadrillion|18 doubled|18 halved",
+    "18 tens|18 scores|18 ones|18 fives|18 fold|18 grand|18 millionths|18 quadrillion|18 doubled|18 halved",
     "18 negated|18 reversed|18 untrue|18 any number|18½|9½9|18/½|½18|½½",
     "18e0|1.8e1|0x12|0b10010|１８|१८|٣|eighteen|XVIII|nan|inf|None|$|-| ||the answer is",
     r"\frac{18}{0}|\frac{18}{1}8|\frac{1}{1}8|1\text8|1**8**|36*/2|1$8|1{8}|18_{10}",
