@@ -149,7 +149,8 @@ _NOT_UNITS = "|".join(
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
     hundred hundreds thousand thousands million millions billion billions trillion trillions
-    mil mn bn tn lakh lakhs crore crores dozen dozens gross score scores couple half halves third thirds
+    mil mn bn tn lakh lakhs crore crores dozen dozens gross score scores couple half halves third
+    thirds
     quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth
     ninths tenth tenths hundredth hundredths thousandth thousandths st nd rd th kilo mega giga
     pi tau sqrt root squared cubed exp log ln sin cos tan factorial point double twice triple
