@@ -23,6 +23,7 @@ from gsmrl_helpers.options import (
     LossNormalization,
 )
 from gsmrl_helpers.prompting import Prompt, get_prompt
+from gsmrl_helpers.vllm_config import VLLMConfig
 
 SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
 
@@ -79,6 +80,8 @@ class RunConfig(BaseModel):
     sampling_temperature: float = Field(gt=0)
     sampling_top_p: float = Field(gt=0, le=1)
     sampling_max_tokens: int = Field(gt=0)
+    engine: Literal["local", "vllm"] = "local"
+    vllm: VLLMConfig | None = None  # how the server is run, where the engine is one
 
     train_batch_size: int = Field(gt=0)
     gradient_accumulation_steps: int = Field(gt=0)
@@ -150,6 +153,8 @@ class RunConfig(BaseModel):
                 f"master_weights is for dtype=bfloat16 without lora, given dtype={self.dtype}, "
                 f"lora={self.lora}: float32 weights, and adapters, are their own masters"
             )
+        if self.engine == "vllm" and self.vllm is None:
+            raise ValueError('engine=vllm needs the server\'s settings, as in vllm={"python": ...}')
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.config import RunConfig, Splits
-from gsmrl_helpers.engine import LocalEngine, RolloutEngine, evaluation_mode
+from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
+from gsmrl_helpers.engines import engine_metrics, make_engine
 from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
 from gsmrl_helpers.problems import Problem
@@ -64,7 +66,7 @@ class Trainer:
         model, tokenizer = load_policy(config)
         optimizer = make_optimizer(config, model.parameters())
         reference = load_policy(config)[0].eval() if config.kl_coef else None
-        engine = LocalEngine(model, tokenizer)
+        engine = make_engine(config, model, tokenizer)
         prompt = config.prompt_object()
         return cls(
             config, model, tokenizer, optimizer, engine, prompt, reference, config.difficulty
@@ -108,7 +110,12 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
     config = trainer.config
     n_rows, size = len(rollouts.completions), config.train_batch_size
     reuses_rollouts = size < n_rows or config.importance_reweighting_method != "none"
-    old_log_probs = score(trainer, trainer.model, rollouts) if reuses_rollouts else None
+    from_elsewhere = rollouts.completions[0].log_probs is not None
+    log_probs = None
+    if reuses_rollouts or from_elsewhere:
+        log_probs = score(trainer, trainer.model, rollouts)
+    # Never the engine's: a ratio must compare two states of one model, not two programs.
+    old_log_probs = log_probs if reuses_rollouts else None
     ref_log_probs = score(trainer, trainer.reference, rollouts) if trainer.reference else None
     updates = []
     for start in range(0, n_rows, size):
@@ -142,11 +149,15 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
         )
         updates.append(metadata)
     measured_on_rollouts = rollouts.metrics().keys()
-    return {
+    metrics = {
         name: mean_of_known([update[name] for update in updates])
         for name in updates[0]
         if name not in measured_on_rollouts
     }
+    if from_elsewhere:
+        mask = torch.cat([batch["response_mask"] for batch in batches_of(trainer, rollouts)])
+        metrics |= engine_metrics(rollouts.completions, config.group_size, log_probs, mask)
+    return metrics
 
 
 def mean_of_known(values: list[float | None]) -> float | None:
@@ -248,12 +259,13 @@ def train(
             is at it.
     """
     started = time.monotonic()
-    with lock_run(run_dir):
+    with lock_run(run_dir), ExitStack() as stack:
         torch.set_num_threads(choose_threads(config.threads))
         manifest = open_run(run_dir, config, policy_sha256(policy_location(config)), command)
         # A run that goes on keeps its threads: with others, sums would round differently.
         torch.set_num_threads(manifest["machine"]["threads"])
         trainer = Trainer.from_config(config)
+        stack.callback(trainer.engine.close)
         problems = {split: load_problems(config, split) for split in Splits.model_fields}
         state = load_checkpoint(run_dir) or {"step": -1, "metrics_size": 0, "seconds": 0.0}
         if state["step"] >= 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -178,7 +179,10 @@ def preflight(
     if trainer is not None and trainer.config != config:
         raise ValueError("the trainer has other settings than config: make it from this config")
     torch.set_num_threads(choose_threads(config.threads))  # as the run itself will
-    trainer = trainer or Trainer.from_config(config)
+    if trainer is None:
+        trainer = Trainer.from_config(config)
+        with closing(trainer.engine):
+            return preflight(config, n_problems, rule=rule, n_examples=n_examples, trainer=trainer)
     train = load_problems(config, "train")
     problems = [train[at] for at in epoch_order(config.seed, 0, len(train))[:n_problems]]
     trainer.sample(problems[:1], 1, "preflight warm-up", 0)  # the first call is slower than others

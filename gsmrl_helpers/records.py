@@ -151,7 +151,7 @@ def open_run(run_dir: Path, config: RunConfig, policy_sha: str, command: str) ->
         return manifest
     manifest = read_manifest(run_dir)
     given = {**config.model_dump(mode="json"), "policy_sha256": policy_sha}
-    there = {**manifest["config"], "policy_sha256": manifest["policy_sha256"]}
+    there = {**stored_config(manifest), "policy_sha256": manifest["policy_sha256"]}
     if differing := sorted(key for key in given if given[key] != there.get(key)):
         raise RunFolderError(
             f"{run_dir} holds another run (it differs in {', '.join(differing)}); "
@@ -160,6 +160,13 @@ def open_run(run_dir: Path, config: RunConfig, policy_sha: str, command: str) ->
     if manifest["status"] == "finished":
         raise RunFolderError(f"{run_dir} holds this run, finished; choose an empty folder")
     return manifest
+
+
+def stored_config(manifest: Mapping[str, Any]) -> Row:
+    """A manifest's settings, with the defaults of those that did not exist when it was written."""
+    fields = RunConfig.model_fields.items()
+    defaults = {name: field.default for name, field in fields if not field.is_required()}
+    return {**defaults, **manifest["config"]}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from gsmrl_helpers.notebooks import (
 )
 from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
 from gsmrl_helpers.progress import follow_progress
-from gsmrl_helpers.records import MANIFEST, read_manifest
+from gsmrl_helpers.records import MANIFEST, read_manifest, stored_config
 
 RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
 EXECUTED_NAME = "run.ipynb"
@@ -226,7 +226,7 @@ def run_experiment(
 def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
     if not (folder / MANIFEST).is_file():
         return
-    there = read_manifest(folder)["config"]
+    there = stored_config(read_manifest(folder))
     if differing := sorted(key for key in config if config[key] != there.get(key)):
         raise ValueError(
             f"{relative_to_root(folder)} holds a run with other settings ({', '.join(differing)}): "

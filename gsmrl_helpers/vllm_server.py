@@ -33,8 +33,6 @@ from gsmrl_helpers.weight_sync import (
     WeightTransfer,
 )
 
-MAX_RESTARTS = 3
-
 Result = TypeVar("Result")
 
 
@@ -47,7 +45,7 @@ class VLLMServer:
 
     A completion's random numbers follow from the seed of the sampling parameters, the prompt and
     the number of the draw. A server that dies, or does not answer in time, is started again with
-    the present weights and asked again; the fourth death is an error.
+    the present weights and asked again; should it die of the same call again, that is an error.
 
     Args:
         model: the policy's folder, or its name on the Hub; also the tokenizer's.
@@ -113,7 +111,7 @@ class VLLMServer:
             ValueError: an empty prompt, one that leaves no room for max_tokens in the server's
                 context, a single string in place of a list, or a batch size below 1.
             ServerResponseError: the server refused a request, or completions are missing.
-            ServerError: the server was not started, or it died once too often.
+            ServerError: the server was not started, or it died twice.
         """
         if isinstance(prompts, str):
             raise ValueError("prompts is one string; give a list of strings")
@@ -151,7 +149,7 @@ class VLLMServer:
         Raises:
             WeightSyncError: the server refused the weights, or has others after it. As half of an
                 update may be in it, it is ended; the next call starts another one.
-            ServerError: `init_weight_sync` was not called, or the server died once too often.
+            ServerError: `init_weight_sync` was not called, or the server died twice.
         """
         if self._policy_device is None:
             raise ServerError("call init_weight_sync(policy_device) before the first sync")
@@ -180,26 +178,30 @@ class VLLMServer:
     # --- deaths --------------------------------------------------------------------------------
 
     def _surviving(self, call: Callable[[RunningServer], Result]) -> Result:
-        """`call(server)`; where the server dies under it, again, on a new server."""
+        """`call(server)`; where the server dies under it, once more, on a new server."""
         if self.running is None:
             raise ServerError("the server is not running; call start() first")
-        while True:
-            try:
-                if self.running.process.stopped:
-                    self._restart()
-                if not self.running.process.running():
-                    raise ServerDiedError("its process has ended")
-                return call(self.running)
-            except ServerDiedError as error:
-                self._bury(error)
+        try:
+            return self._attempt(call)
+        except ServerDiedError as error:
+            warnings.warn(self._bury(error), ServerRestartedWarning, stacklevel=3)
+        try:
+            return self._attempt(call)
+        except ServerDiedError as error:
+            raise ServerError(f"started again, and {self._bury(error)}") from error
 
-    def _bury(self, error: ServerDiedError) -> None:
-        """End what is left of a dead server, and tell; the fourth death is an error."""
-        message = f"the server died ({error}). Its last lines:\n{self.running.process.last_lines()}"
+    def _attempt(self, call: Callable[[RunningServer], Result]) -> Result:
+        if self.running.process.stopped:
+            self._restart()
+        if not self.running.process.running():
+            raise ServerDiedError("its process has ended")
+        return call(self.running)
+
+    def _bury(self, error: ServerDiedError) -> str:
+        """End what is left of a dead server; return what there is to say of it."""
+        last_lines = self.running.process.last_lines()
         self.running.stop()
-        if self.restarts == MAX_RESTARTS:
-            raise ServerError(f"started again {MAX_RESTARTS} times already, {message}") from error
-        warnings.warn(message, ServerRestartedWarning, stacklevel=4)
+        return f"the server died ({error}). Its last lines:\n{last_lines}"
 
     def _restart(self) -> None:
         """Another server in the place of the one that was ended, with the last sync's weights."""

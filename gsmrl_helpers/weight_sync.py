@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from gsmrl_helpers.engine import evaluation_mode
 from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers.lora import merged_parameters
 from gsmrl_helpers.server_process import ServerError
 from gsmrl_helpers.vllm_client import ServerTimeoutError, VLLMClient
 
@@ -32,16 +33,10 @@ class WeightSyncError(ServerError):
 
 
 def policy_weights(policy: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """All weights of a policy by their Hugging Face names, tied ones under each of their names.
-
-    Raises:
-        ValueError: the policy has none.
-    """
-    weights = policy.state_dict()
-    if not weights:
-        raise ValueError(f"{type(policy).__name__} has no weights to send")
-    for name, tensor in weights.items():
-        yield name, tensor.detach().to(dtype)
+    """All weights of a policy by their Hugging Face names: tied ones under each of their names,
+    adapters merged into what they adapt."""
+    for name, tensor in merged_parameters(policy):
+        yield name, tensor.to(dtype)
 
 
 class WeightTransfer(Protocol):

@@ -78,7 +78,7 @@ def test_what_is_no_run_is_refused_with_the_reason(overrides: dict, message: str
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="allowed: pocket, two_gpu"):
+    with pytest.raises(ValueError, match=r"allowed: .*pocket, .*two_gpu"):
         make_config("laptop")
     with pytest.raises(ValueError, match="allowed: smoke, on-policy, learning-rate"):
         experiment_config("off_policy")
