@@ -38,21 +38,21 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PreTrainedModel:
 
 @torch.no_grad()
 def merged_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of the model without adapters that computes the same, one at a time.
+    """Names and tensors of the model without adapters that computes the same, one after the other.
 
-    A model without adapters gives its own parameters. A merged matrix is a new tensor in the
-    dtype of W: in bf16, an update smaller than half the spacing of W is rounded away in it, so
-    the engine and the trainer may then differ by that much.
+    A model without adapters gives its `state_dict`. A merged matrix is a new tensor in the dtype
+    of W: in bf16 it has lost what is smaller than half the spacing of W, so that trainer and
+    engine differ by as much.
     """
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        if hasattr(module, "get_delta_weight"):
-            (adapter,) = module.active_adapters
-            weight = module.get_base_layer().weight
-            merged = weight.float() + module.get_delta_weight(adapter).float()
-            yield f"{prefix}weight", merged.to(weight.dtype)
-            if module.get_base_layer().bias is not None:
-                yield f"{prefix}bias", module.get_base_layer().bias
-        elif ".base_layer" not in name and ".lora_" not in name:
-            for own_name, parameter in module.named_parameters(recurse=False):
-                yield f"{prefix}{own_name}", parameter.detach()
+    modules = dict(model.named_modules())
+    for name, tensor in model.state_dict().items():
+        owner, is_adapted, own_name = name.rpartition(".base_layer.")
+        if not is_adapted:
+            if ".lora_" not in name:
+                yield name, tensor
+        elif own_name == "weight":
+            (adapter,) = modules[owner].active_adapters
+            change = modules[owner].get_delta_weight(adapter)
+            yield f"{owner}.weight", (tensor.float() + change.float()).to(tensor.dtype)
+        else:
+            yield f"{owner}.{own_name}", tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import time
@@ -99,6 +100,8 @@ def arguments(model: str, config: VLLMConfig, dtype: str, port: int, name: str) 
         words += ["--enforce-eager"]
     else:
         words += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
+    if config.sleep:
+        words += ["--enable-sleep-mode"]
     return words + list(config.extra_args)
 
 
@@ -112,8 +115,21 @@ def environment(model: str, config: VLLMConfig) -> dict[str, str]:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         variables["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)
     else:
-        variables["CUDA_VISIBLE_DEVICES"] = str(torch.device(config.device).index)
+        variables["CUDA_VISIBLE_DEVICES"] = visible_gpu(torch.device(config.device).index)
     return variables
+
+
+def visible_gpu(index: int) -> str:
+    """The GPU that this process knows as cuda:index: it may itself see some of them only."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is None:
+        return str(index)
+    if index >= len(gpus := seen.split(",")):
+        raise ValueError(
+            f"the server's device is cuda:{index}, but {len(gpus)} GPUs are to be "
+            f"seen: CUDA_VISIBLE_DEVICES={seen}"
+        )
+    return gpus[index]
 
 
 def wait_until_ready(process: ServerProcess, client: VLLMClient, start_timeout: float) -> int:

@@ -122,7 +122,11 @@ class VLLMServer:
         def sample(server: RunningServer) -> dict[TokenIds, list[Completion]]:
             for index, prompt_ids in enumerate(encoded):
                 check_length(index, len(prompt_ids), sampling_params.max_tokens, server)
-            return draw_all(server.client, Counter(encoded), sampling_params, batch_size)
+            self._wake(server)
+            drawn = draw_all(server.client, Counter(encoded), sampling_params, batch_size)
+            if self.config.sleep:
+                server.client.post("/sleep", level="1")
+            return drawn
 
         drawn = self._surviving(sample)
         completions, seen = [], Counter()
@@ -167,6 +171,7 @@ class VLLMServer:
 
     def _send(self, server: RunningServer, policy: nn.Module) -> None:
         try:
+            self._wake(server)
             with server.client.paused():
                 self._transfer.send(policy)
                 server.client.reset_prefix_cache()
@@ -174,6 +179,11 @@ class VLLMServer:
         except (ServerResponseError, WeightSyncError) as error:
             server.stop()
             raise WeightSyncError(f"the engine does not have the weights: {error}") from error
+
+    def _wake(self, server: RunningServer) -> None:
+        """Give a sleeping server its memory back; one that is awake stays as it is."""
+        if self.config.sleep:
+            server.client.post("/wake_up")
 
     # --- deaths --------------------------------------------------------------------------------
 
