@@ -17,6 +17,7 @@ from gsmrl_helpers.command_reports import report, say_errors
 from gsmrl_helpers.grade_command import grade_command
 from gsmrl_helpers.notebook_commands import notebooks_app
 from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
+from gsmrl_helpers.plan_command import plan_command
 from gsmrl_helpers.preflight_command import preflight_command
 
 app = typer.Typer(
@@ -99,6 +100,7 @@ def run(
         raise typer.Exit(1)
 
 
+app.command("plan")(say_errors(plan_command))
 app.command("preflight")(say_errors(preflight_command))
 app.command("grade")(say_errors(grade_command))
 

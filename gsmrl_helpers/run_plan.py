@@ -1,0 +1,226 @@
+"""The plan of a run before it starts: what each device must hold, and how long it all takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+from rich.console import Group
+from rich.text import Text
+from transformers import AutoTokenizer
+
+from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.model_shape import ModelShape, model_shape
+from gsmrl_helpers.planner import (
+    BYTES,
+    Parts,
+    Workload,
+    kv_bytes_per_token,
+    peak,
+    resident,
+    trainer_phases,
+)
+from gsmrl_helpers.preflight import in_words
+from gsmrl_helpers.step_time import StepTime
+from gsmrl_helpers.tables import as_html, as_rich
+from gsmrl_helpers.world import load_problems, policy_location
+
+GB = 1e9
+# What makers say, in GB of 1e9 bytes; drivers report up to 7 % more.
+GPU_MEMORY = {
+    "B200": 180 * GB,
+    "H200": 141 * GB,
+    "H100": 80 * GB,
+    "RTX 4080": 16 * GB,
+    "T4": 16 * GB,
+}
+GPU_OF_PROFILE = {
+    "two_gpu": "H100",
+    "rtx4080": "RTX 4080",
+    "qwen_half_b": "RTX 4080",
+    "one_gpu": "T4",
+}
+# Assumed, not counted: a CUDA context with its libraries, and what the allocator holds in reserve;
+# as much for a server's working memory, and for one that sleeps.
+CUDA_RESERVE = 1 * GB
+SERVER_RESERVE = 1 * GB
+# GSM8K's longest r1_zero prompt has 1,424 characters; of English about four make a token.
+GSM8K_PROMPT_TOKENS = 384
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """What one device holds in each phase of a step, in bytes.
+
+    Attributes:
+        device: such as "cuda:0".
+        use: "trains", "samples", or both.
+        phases: bytes of each part in each phase.
+        capacity: the device's memory, None where it is not known.
+        note: what else there is to say.
+    """
+
+    device: str
+    use: str
+    phases: dict[str, Parts]
+    capacity: float | None
+    note: str = ""
+
+    @property
+    def peak(self) -> tuple[str, float]:
+        """The phase that needs most, and its bytes."""
+        return peak(self.phases)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the capacity; None where that is not known."""
+        return None if self.capacity is None else self.peak[1] <= self.capacity
+
+    def table(self) -> pd.DataFrame:
+        """GB of every part in every phase, with the sums."""
+        table = pd.DataFrame(self.phases).fillna(0.0) / GB
+        table.loc["sum"] = table.sum()
+        texts = table.map(lambda gb: f"{gb:.3g}" if gb else "")
+        return texts.rename_axis("GB").reset_index()
+
+    def verdict(self) -> str:
+        """One line: the peak, and whether it fits."""
+        phase, n_bytes = self.peak
+        text = f"{self.device} {self.use}: {n_bytes / GB:.1f} GB at its peak ({phase})"
+        if self.capacity is not None:
+            text += f" of {self.capacity / GB:.0f} GB: {'fits' if self.fits else 'DOES NOT FIT'}"
+        return text + (f"; {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Memory and time of a run; a notebook and a terminal show it as tables."""
+
+    config: RunConfig
+    shape: ModelShape
+    prompt_tokens: int
+    devices: tuple[DevicePlan, ...]
+    time: StepTime | None
+
+    @property
+    def fits(self) -> bool:
+        """No device is known to be too small."""
+        return all(device.fits is not False for device in self.devices)
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        config = self.config
+        first = (
+            f"{config.profile}: {config.policy}, {self.shape.n_parameters / GB:.3f} billion "
+            f"parameters, {config.dtype}, rows of up to {self.prompt_tokens} + "
+            f"{config.sampling_max_tokens} tokens"
+        )
+        lines = [first, *(device.verdict() for device in self.devices)]
+        if not self.fits:
+            lines.append(
+                "To need less: raise gradient_accumulation_steps (fewer rows in a microbatch), "
+                "lower scored_at_once, gradient_checkpointing=true, optimizer=adamw_8bit, lora."
+            )
+        if self.time is None:
+            return [*lines, "Time: no speed was given; measure it there with --measure."]
+        time = self.time
+        return [
+            *lines,
+            f"Time: {in_words(time.step)} a step ({in_words(time.sampling)} sampling, "
+            f"{in_words(time.scoring)} scoring, {in_words(time.training)} training), "
+            f"{in_words(time.validation)} a validation, {in_words(time.run)} the whole run.",
+        ]
+
+    def __rich__(self) -> Group:
+        tables = [as_rich(d.table(), f"{d.device} {d.use}") for d in self.devices]
+        return Group(*tables, *(Text(line) for line in self.lines()))
+
+    def _repr_html_(self) -> str:
+        tables = "".join(as_html(device.table()) for device in self.devices)
+        return tables + "<br>".join(self.lines())
+
+
+def plan_run(
+    config: RunConfig,
+    *,
+    prompt_tokens: int | None = None,
+    gpu_memory: float | None = None,
+    time: StepTime | None = None,
+) -> RunPlan:
+    """Plan a run.
+
+    Args:
+        config: the run's settings.
+        prompt_tokens: of the longest prompt; None counts, or takes what is assumed for GSM8K.
+        gpu_memory: bytes of each GPU; None takes those of the profile's kind.
+        time: from `step_time`.
+
+    Raises:
+        ValueError: the policy's shape is not known.
+    """
+    shape = model_shape(policy_location(config))
+    prompt_tokens = prompt_tokens or longest_prompt(config)
+    if gpu_memory is None and config.device.startswith("cuda"):
+        gpu_memory = GPU_MEMORY[GPU_OF_PROFILE[config.profile]]
+    work = Workload.from_config(config, shape, prompt_tokens)
+    return RunPlan(config, shape, prompt_tokens, plan_devices(config, work, gpu_memory), time)
+
+
+def plan_devices(
+    config: RunConfig, work: Workload, gpu_memory: float | None
+) -> tuple[DevicePlan, ...]:
+    """The trainer's device, and the server's where it has its own."""
+    phases = trainer_phases(work)
+    at_rest = {**resident(work), "gradients": 0.0}
+    reserve = {"CUDA": CUDA_RESERVE} if config.device.startswith("cuda") else {}
+    trainer, shape = config.device, work.shape
+    if config.engine == "local":
+        cache = (
+            config.rollout_batch_size
+            * work.row_tokens
+            * kv_bytes_per_token(shape, BYTES[work.dtype])
+        )
+        phases["sampling"] = {**at_rest, "KV cache": cache}
+        use, others, note = "trains and samples", (), ""
+    elif config.vllm.device == trainer and reserve:
+        server = engine_plan(config, work, gpu_memory)
+        (awake,) = server.phases.values()
+        phases = {
+            name: {**parts, "server asleep": SERVER_RESERVE} for name, parts in phases.items()
+        }
+        phases["sampling"] = {**at_rest, "server": sum(awake.values())}
+        use, others, note = "trains and samples in turn", (), server.note
+    else:
+        use, others, note = "trains", (engine_plan(config, work, gpu_memory),), ""
+    phases = {name: {**parts, **reserve} for name, parts in phases.items()}
+    return (DevicePlan(trainer, use, phases, gpu_memory if reserve else None, note), *others)
+
+
+def engine_plan(config: RunConfig, work: Workload, gpu_memory: float | None) -> DevicePlan:
+    """The server's memory: weights, its reserve, and all the rest of its share for keys and values.
+
+    Where that is less than one row needs, the server does not start.
+    """
+    server, e = config.vllm, BYTES[work.dtype]
+    weights = work.shape.n_parameters * e
+    of_a_row = work.row_tokens * kv_bytes_per_token(work.shape, e)
+    if server.device == "cpu":
+        parts, capacity = {"weights": weights, "KV cache": server.cpu_kv_cache_gib * 2.0**30}, None
+    else:
+        room = server.gpu_memory_utilization * gpu_memory - weights - SERVER_RESERVE
+        parts = {"weights": weights, "CUDA": SERVER_RESERVE, "KV cache": max(room, of_a_row)}
+        capacity = server.gpu_memory_utilization * gpu_memory
+    rows = parts["KV cache"] / of_a_row
+    note = f"keys and values of {rows:.0f} rows of {work.row_tokens} tokens at once"
+    return DevicePlan(server.device, "samples", {"sampling": parts}, capacity, note)
+
+
+def longest_prompt(config: RunConfig) -> int:
+    """Tokens of the longest prompt: counted over the training split of pocket problems, assumed for
+    GSM8K, whose policies' tokenizers may not be there."""
+    if config.problems == "gsm8k":
+        return GSM8K_PROMPT_TOKENS
+    tokenizer = AutoTokenizer.from_pretrained(policy_location(config))
+    prompt = config.prompt_object()
+    texts = [prompt.format(problem.question) for problem in load_problems(config, "train")]
+    return max(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
