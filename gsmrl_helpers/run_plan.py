@@ -111,8 +111,8 @@ class RunPlan:
         """The plan in words."""
         config = self.config
         first = (
-            f"{config.profile}: {config.policy}, {self.shape.n_parameters / GB:.3f} billion "
-            f"parameters, {config.dtype}, rows of up to {self.prompt_tokens} + "
+            f"{config.profile}: {config.policy}, {self.shape.n_parameters:,} parameters, "
+            f"{config.dtype}, rows of up to {self.prompt_tokens} + "
             f"{config.sampling_max_tokens} tokens"
         )
         lines = [first, *(device.verdict() for device in self.devices)]
@@ -156,11 +156,13 @@ def plan_run(
         time: from `step_time`.
 
     Raises:
-        ValueError: the policy's shape is not known.
+        ValueError: the policy's shape, or the GPU's memory, is not known.
     """
     shape = model_shape(policy_location(config))
     prompt_tokens = prompt_tokens or longest_prompt(config)
     if gpu_memory is None and config.device.startswith("cuda"):
+        if config.profile not in GPU_OF_PROFILE:
+            raise ValueError(f"profile={config.profile!r} is for no GPU that is known: give --gpu")
         gpu_memory = GPU_MEMORY[GPU_OF_PROFILE[config.profile]]
     work = Workload.from_config(config, shape, prompt_tokens)
     return RunPlan(config, shape, prompt_tokens, plan_devices(config, work, gpu_memory), time)
@@ -185,9 +187,8 @@ def plan_devices(
     elif config.vllm.device == trainer and reserve:
         server = engine_plan(config, work, gpu_memory)
         (awake,) = server.phases.values()
-        phases = {
-            name: {**parts, "server asleep": SERVER_RESERVE} for name, parts in phases.items()
-        }
+        asleep = {"server asleep": SERVER_RESERVE}
+        phases = {name: {**parts, **asleep} for name, parts in phases.items()}
         phases["sampling"] = {**at_rest, "server": sum(awake.values())}
         use, others, note = "trains and samples in turn", (), server.note
     else:
