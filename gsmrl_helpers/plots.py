@@ -56,6 +56,13 @@ LINES: dict[str, tuple[str, object]] = {
     "sequence": ("#0072B2", "-"),
     "constant": ("#D55E00", "--"),
     "token": ("#009E73", "-."),
+    # what a device's memory holds
+    "weights": ("#0072B2", "-"),
+    "gradients": ("#56B4E9", "--"),
+    "optimizer": ("#009E73", "-."),
+    "activations": ("#E69F00", ":"),
+    "logits": ("#D55E00", (0, (5, 1))),
+    "KV cache": ("#CC79A7", (0, (1, 1))),
 }
 
 
