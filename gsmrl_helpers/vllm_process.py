@@ -97,7 +97,9 @@ def arguments(model: str, config: VLLMConfig, dtype: str, port: int, name: str) 
     if config.weight_sync == "nccl":
         words += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
     if config.device == "cpu":
-        words += ["--enforce-eager"]
+        # vLLM 0.32 on a CPU dies of a request that has a seed and whose prompt it takes in pieces
+        # ("CPU Generator does not use offset").
+        words += ["--enforce-eager", "--no-enable-chunked-prefill"]
     else:
         words += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
     if config.sleep:

@@ -1,0 +1,104 @@
+"""What travels to the server, in which order, and that no failed collective hangs the trainer."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from gsmrl_helpers.vllm_client import ServerResponseError, ServerTimeoutError
+from gsmrl_helpers.weight_sync import NcclTransfer, policy_weights, run_together
+from tests.tiny_policy import make_policy
+
+
+class Recorder:
+    """A server's client and PyTorch's NCCL in one; writes down what is called, in order."""
+
+    request_timeout = 10.0
+
+    def __init__(self, fails: str = "") -> None:
+        self.calls: list[str] = []
+        self.bodies: dict[str, dict] = {}
+        self.sent: list[torch.Tensor] = []
+        self.fails = fails
+
+    def get(self, path: str) -> dict:
+        return {"world_size": 2}
+
+    def post(self, path: str, body: dict | None = None, timeout: float = 1.0) -> dict:
+        self.calls.append(path)
+        self.bodies[path] = body or {}
+        if path == self.fails:
+            raise ServerResponseError("HTTP 500: out of memory", 500)
+        return {}
+
+    def unique_id(self) -> bytes:
+        return bytes(range(128))
+
+    def init_rank(self, world_size: int, unique_id: bytes, rank: int) -> str:
+        return f"rank {rank} of {world_size}"
+
+    def all_reduce(self, tensors: list[torch.Tensor], comms: list[str]) -> None:
+        self.calls.append(f"all_reduce {tensors[0].shape[0]} {comms[0]}")
+
+    def broadcast(self, tensors: list[torch.Tensor], comms: list[str]) -> None:
+        if self.fails:
+            threading.Event().wait()  # the peer never comes
+        self.calls.append(f"broadcast {comms[0]}")
+        self.sent += tensors
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def test_nccl_joins_the_workers_and_broadcasts_what_it_announces(no_gpu: None) -> None:
+    recorder, policy = Recorder(), make_policy()
+    transfer = NcclTransfer(recorder, torch.bfloat16, nccl=recorder)
+    transfer.open(torch.device("cpu"))
+    assert sorted(recorder.calls) == [
+        "/init_weight_transfer_engine",
+        "all_reduce 1 rank 0 of 3",  # the trainer and two workers; vLLM waits for this sum
+    ]
+    init_info = recorder.bodies["/init_weight_transfer_engine"]["init_info"]
+    assert base64.b64decode(init_info["nccl_unique_id_b64"]) == bytes(range(128))
+    assert (init_info["rank_offset"], init_info["world_size"]) == (1, 3)
+
+    recorder.calls.clear()
+    transfer.send(policy)
+    assert recorder.calls[0] == "/start_weight_update"
+    assert recorder.calls[-1] == "/finish_weight_update"
+    info = recorder.bodies["/update_weights"]["update_info"]
+    parameters = dict(policy.named_parameters())
+    assert set(info["names"]) == set(parameters) and set(info["dtype_names"]) == {"bfloat16"}
+    assert recorder.calls.count("broadcast rank 0 of 3") == len(info["names"])
+    for name, shape, sent in zip(info["names"], info["shapes"], recorder.sent, strict=True):
+        assert list(sent.shape) == shape and sent.is_contiguous()
+        assert torch.equal(sent, parameters[name].bfloat16())
+
+
+def test_a_server_that_refuses_an_update_does_not_leave_the_trainer_waiting(no_gpu: None) -> None:
+    recorder = Recorder(fails="/update_weights")
+    transfer = NcclTransfer(recorder, torch.float32, nccl=recorder)
+    transfer.open(torch.device("cpu"))
+    with pytest.raises(ServerResponseError, match="out of memory"):
+        transfer.send(make_policy())
+
+
+def test_a_collective_that_never_ends_runs_out_of_time() -> None:
+    with pytest.raises(ServerTimeoutError, match="not done in 0 s"):
+        run_together(lambda: None, threading.Event().wait, timeout=0.1)
+
+
+def test_tied_weights_are_sent_under_each_of_their_names() -> None:
+    policy = make_policy()
+    policy.config.tie_word_embeddings = True
+    policy.lm_head.weight = policy.model.embed_tokens.weight
+    weights = dict(policy_weights(policy, torch.float32))
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+    assert set(weights) == set(policy.state_dict())
