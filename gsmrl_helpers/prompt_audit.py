@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from gsmrl_helpers.grading import find_boxed, find_tagged, is_equal
 
 CATEGORIES = {1: "right", 2: "wrong, in format", 3: "not in format"}
-NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+NUMBER = re.compile(r"(?:(?<!\d)[-−])?\d+(?:,\d{3})*(?:\.\d+)?(?:/\d+)?")
 
 
 def category(format_reward: float, answer_reward: float) -> int:

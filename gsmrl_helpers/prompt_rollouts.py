@@ -10,6 +10,7 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedTokenizerBase
 
 from gsmrl_helpers.engine import LocalEngine, RolloutEngine
+from gsmrl_helpers.engines import make_engine
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.gguf_policy import SMOLLM2_FILE, SMOLLM2_SHA256, find_smollm2, load_gguf_policy
 from gsmrl_helpers.gsm8k import load_gsm8k
@@ -197,9 +199,9 @@ def record_prompt_rollouts(profile: str, path: Path, jobs: int, fresh: bool) -> 
         top_p=config.sampling_top_p,
         max_tokens=config.sampling_max_tokens,
     )
-    engine = LocalEngine(*load_policy(config))
     sha = policy_sha256(policy_location(config))
-    record_rollouts(engine, list(PROMPTS.values()), problems, settings, sha, path, fresh)
+    with closing(make_engine(config, *load_policy(config))) as engine:
+        record_rollouts(engine, list(PROMPTS.values()), problems, settings, sha, path, fresh)
 
 
 def record_smollm2_rollouts(profile: str, path: Path, jobs: int, fresh: bool) -> None:
