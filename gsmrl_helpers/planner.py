@@ -174,13 +174,15 @@ def logits(work: Workload) -> Parts:
 
     Forward: the logits as the model gives them; in float32 the log-probabilities, and for the
     entropy a mask, the masked log-probabilities, their exponentials and the product. Backward: the
-    log-probabilities and two gradients of their size; with an entropy bonus its four tensors stay.
+    log-probabilities and two gradients of their size; with an entropy bonus its tensors stay, and
+    backward takes no more than forward.
     """
     entries = work.microbatch_tokens * work.shape.vocab_size
     e = BYTES[work.dtype]
     head_gradient = work.shape.vocab_size * work.shape.hidden_size * e * (not work.lora_rank)
-    backward = max(entries * (12 + 13 * work.entropy_bonus), entries * e + head_gradient)
-    return {"forward": entries * (e + 17), "backward": backward}
+    forward = entries * (e + 17)
+    backward = max(forward if work.entropy_bonus else 12 * entries, entries * e + head_gradient)
+    return {"forward": forward, "backward": backward}
 
 
 def recomputed_layer(work: Workload) -> float:
