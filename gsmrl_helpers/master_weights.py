@@ -1,7 +1,7 @@
 """The optimizer of a run: AdamW or its 8-bit form, on the weights or on float32 copies of them.
 
-A step of AdamW moves a weight by about the learning rate. bfloat16 has 8 significant bits: from
-.0039 on its numbers are 3e-5 apart and more, so that a step of 1e-5 rounds to nothing, every time.
+A step of AdamW moves a weight by about the learning rate. bfloat16 has 8 significant bits: above
+.0039 its numbers are 3e-5 apart and more, so that a step of 1e-5 rounds to nothing, every time.
 A float32 copy, the master, keeps what the steps add up to; the bf16 weight is its rounded image
 (Micikevicius et al., 2018, "Mixed precision training", section 3.1).
 """

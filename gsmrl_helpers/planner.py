@@ -205,15 +205,19 @@ def update_copies(work: Workload) -> float:
 
 
 def scoring(work: Workload) -> Parts:
-    """Bytes of a pass without gradients over `scored_at_once` rows, entropy included: keys and
-    values (the model keeps a cache), the widest point of a layer, and the logits."""
+    """Bytes of a pass without gradients over `scored_at_once` rows, entropy included.
+
+    At its end the logits, and over the vocabulary four tensors in float32; before that, the keys
+    and values that the model caches, and the widest point of a layer.
+    """
     shape, e = work.shape, BYTES[work.dtype]
     tokens = min(work.scored_at_once, work.batch_rows) * work.row_tokens
     cached = 0 if work.gradient_checkpointing else kv_bytes_per_token(shape, e)
-    return {
-        "activations": tokens * (cached + e * shape.hidden_size),
-        "logits": tokens * shape.vocab_size * (e + 17),
-    }
+    layer = e * (3 * shape.intermediate_size + 2 * shape.hidden_size)
+    over_vocabulary = shape.vocab_size * (e + 16)
+    if over_vocabulary < cached + layer:
+        return {"activations": tokens * (cached + layer)}
+    return {"logits": tokens * over_vocabulary}
 
 
 def kv_bytes_per_token(shape: ModelShape, bytes_per_number: float) -> float:
