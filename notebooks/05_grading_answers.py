@@ -988,9 +988,11 @@ assert all(row["gsmrl"]["said"] == "not equal" for row in record["poison"])
 assert max(row["gsmrl"]["seconds"] for row in record["poison"]) < 0.25
 killed = [row for row in slow if "killed" in row["without its alarm"]]
 assert len(killed) == 9 and len(slow) == 14
+alarms = [row["math-verify"]["seconds"] > 4.8 for row in record["poison"]]
+assert sum(alarms) == 10
 
 # %% [markdown]
-# With its alarm `math-verify` survives all of them, though some keep it busy for the full five
+# With its alarm `math-verify` survives all of them, though ten keep it busy for the full five
 # seconds. Without it, 9 of the 45 had to be killed. An alarm cannot be had in a worker thread, so
 # this is the choice there: a gate, or a process that can be killed.
 
