@@ -35,6 +35,7 @@
 import asyncio
 import json
 import math
+import os
 import random
 import re
 import signal
@@ -82,6 +83,12 @@ from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.tables import as_html
 
 use_style()
+
+
+def show(table: pd.DataFrame) -> HTML:
+    """A table of texts, in which `$18$` stays what it is."""
+    return HTML(f'<div class="mathjax_ignore">{as_html(table)}</div>')
+
 
 # %% [markdown]
 # ## What an error costs
@@ -382,7 +389,7 @@ joined = graded(
 )
 
 # %%
-HTML(as_html(joined))
+show(joined)
 
 # %% tags=["check"]
 assert joined["literal"].tolist() == ["1, in format"] + 5 * ["0, –"]
@@ -390,7 +397,8 @@ assert joined["lenient"].tolist() == 4 * ["1, in format"] + 2 * ["0, –"]
 
 # %% [markdown]
 # How much does it matter? On record are the answers of the untrained pocket policy to 1,024
-# questions under this prompt. It was pretrained on the very prompt, so it has read the one space.
+# questions under this prompt ({doc}`04_prompting_baselines` reads them). It was pretrained on the
+# very prompt, so it has read the one space.
 
 # %%
 path = RESULTS_DIR / "pocket" / "prompt-rollouts.parquet"
@@ -446,7 +454,7 @@ cut = graded(
 )
 
 # %%
-HTML(as_html(cut))
+show(cut)
 
 # %% tags=["check"]
 right, wrong, unformatted = "1, in format", "0, in format", "0, –"
@@ -513,7 +521,7 @@ boxes = graded(
 )
 
 # %%
-HTML(as_html(boxes))
+show(boxes)
 
 # %% tags=["check"]
 assert boxes["reward"].tolist() == [
@@ -616,7 +624,7 @@ exact = sort_by_verdict(
 )
 
 # %%
-HTML(as_html(exact))
+show(exact)
 
 # %% tags=["check"]
 assert n_scored(exact) == [
@@ -649,7 +657,7 @@ around = sort_by_verdict(
 )
 
 # %%
-HTML(as_html(around))
+show(around)
 
 # %% tags=["check"]
 assert n_scored(around) == [
@@ -682,7 +690,7 @@ hedged = sort_by_verdict(
 )
 
 # %%
-HTML(as_html(hedged))
+show(hedged)
 
 # %% tags=["check"]
 assert all(accepted == 0 for accepted, _ in n_scored(hedged))
@@ -840,7 +848,7 @@ symbolic = sort_by_verdict(
 )
 
 # %%
-HTML(as_html(symbolic))
+show(symbolic)
 
 # %% tags=["check"]
 assert n_scored(symbolic) == [
@@ -972,7 +980,7 @@ columns = {
 }
 slow = [
     {
-        "begins": row["begins"],
+        "begins": row["begins"].replace("\\\\", "\\"),
         "characters": f"{row['characters']:,}",
         **{name: said(row[key]) for key, name in columns.items()},
     }
@@ -981,7 +989,7 @@ slow = [
 ]
 
 # %%
-HTML(as_html(pd.DataFrame(slow)))
+show(pd.DataFrame(slow))
 
 # %% tags=["check"]
 assert all(row["gsmrl"]["said"] == "not equal" for row in record["poison"])
@@ -1031,7 +1039,7 @@ for rule, good, bad in costs:
     )
 
 # %%
-HTML(as_html(pd.DataFrame(price)))
+show(pd.DataFrame(price))
 
 # %% tags=["check"]
 assert [row["scores"] for row in price] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
@@ -1071,7 +1079,7 @@ for row in record["comparison"]:
         )
 
 # %%
-HTML(as_html(pd.DataFrame(compared)))
+show(pd.DataFrame(compared))
 
 # %% tags=["check"]
 by_corpus = {row["corpus"]: row for row in record["comparison"]}
@@ -1106,7 +1114,7 @@ shown = pd.DataFrame(
 )
 
 # %%
-HTML(as_html(shown))
+show(shown)
 
 # %% tags=["check"]
 who = shown["right is"].value_counts()
@@ -1238,6 +1246,7 @@ with tempfile.TemporaryDirectory() as folder:
         [sys.executable, "-m", "gsmrl_helpers.cli", "grade", str(path)],
         capture_output=True,
         text=True,
+        env={**os.environ, "FORCE_COLOR": "", "NO_COLOR": "1"},
     )
 print(finished.stdout + finished.stderr)
 
@@ -1381,4 +1390,5 @@ assert alpha > 0.3 and 0.0 < beta < 1.0
 # ## Next
 #
 # The grader says what is right. What is *paid* need not be the same: {doc}`10_advantages` turns
-# rewards into weights, and {doc}`13_run_grpo` trains with them.
+# rewards into weights, and {doc}`13_run_grpo` trains with them. What three prompts
+# make of one policy is in {doc}`04_prompting_baselines`.
