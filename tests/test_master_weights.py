@@ -134,6 +134,6 @@ def test_the_loop_logs_which_share_of_the_weights_moved() -> None:
         rollouts = trainer.sample(load_problems(config, "train")[:4], 4, "test", 0)
         rollouts = replace(rollouts, rewards=torch.arange(16).float() % 2)
         shares[dtype] = update_policy(trainer, rollouts)["changed_parameter_share"]
-    assert shares["float32"] > 0.9
+    assert shares["float32"] > 0.8  # the rest are embeddings of tokens that no row holds
     # A step of 1e-5 is seen by the smallest bf16 weights alone.
     assert 0 < shares["bfloat16"] < 0.3
