@@ -74,14 +74,15 @@ class Run:
         command += ["--profile", "pocket_vllm", "--runs-dir", str(runs_dir)]
         for name, value in settings.items():
             command += ["--set", f"{name}={json.dumps(value)}"]
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "GSMRL_TEST_MARK": self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.output = runs_dir / "output.txt"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "GSMRL_TEST_MARK": self.mark},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def descendants(self) -> list[psutil.Process]:
         found = []
@@ -99,8 +100,8 @@ def other_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """`gsmrl run on-policy --profile pocket_vllm`, which samples while the other tests do."""
     run = Run(tmp_path_factory.mktemp("runs"))
     yield run
-    run.process.kill()
-    run.process.communicate()
+    run.process.kill()  # its kernel ends with it, and the kernel's server with the kernel
+    run.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -327,8 +328,7 @@ def test_nothing_of_any_server_is_left(server, started):
 
 
 def test_the_run_through_papermill_was_not_disturbed(other_run):
-    output, _ = other_run.process.communicate()
-    assert other_run.process.returncode == 0, output[-3000:]
+    assert other_run.process.wait() == 0, other_run.output.read_text()[-3000:]
     rows = read_rows(other_run.folder / METRICS)
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     for row in rows[1:]:
