@@ -83,20 +83,19 @@ def combine(operation: str, left: Expression, right: Expression) -> Expression:
     if operation == "^":
         n = _checked_exponent(left, y)
         bits = left.bits * max(abs(n), 1)
-        if n.denominator == 1:
-            degree = (a * int(n), b * int(n)) if n > 0 else (-b * int(n), -a * int(n))
-        else:
-            degree = (ceil(abs(n)), 0)
+        degree = _degree_of_power(left.degree, n)
     elif operation == "+":
         degree = (max(a + d, c + b), b + d)
     else:
         degree = (a + c, b + d) if operation == "*" else (a + d, b + c)
-    if bits > MAX_BITS or sum(degree) > MAX_DEGREE or (operation == "/" and y == 0):
+    is_too_large = bits > MAX_BITS or sum(degree) > MAX_DEGREE
+    if is_too_large or (operation == "/" and y == 0):
         raise NotReadableError
-    if x is None or y is None or (operation == "^" and y.denominator != 1):
+    is_root = operation == "^" and n.denominator > 1
+    if x is None or y is None or is_root:
         return Expression(operation, (left, right), bits, degree)
     try:
-        return make_leaf(OPERATIONS[operation](x, int(y) if operation == "^" else y))
+        return make_leaf(OPERATIONS[operation](x, y))
     except ZeroDivisionError:
         raise NotReadableError from None
 
@@ -114,6 +113,13 @@ def _checked_exponent(base: Expression, exponent: Fraction | None) -> Fraction:
     if exponent.denominator > 1 and _has_letter(base):
         raise NotReadableError
     return exponent
+
+
+def _degree_of_power(degree: tuple[int, int], exponent: Fraction) -> tuple[int, int]:
+    if exponent.denominator > 1:
+        return ceil(abs(exponent)), 0
+    above, below = degree if exponent > 0 else degree[::-1]
+    return above * abs(int(exponent)), below * abs(int(exponent))
 
 
 def _has_letter(expression: Expression) -> bool:

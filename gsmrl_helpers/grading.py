@@ -139,13 +139,15 @@ _LENIENT_CLOSING = re.compile(r"</answer>", re.IGNORECASE)
 
 def find_tagged(response: str, strict: bool = True) -> str | None:
     """The text from the first ``</think> <answer>`` to the next ``</answer>``, or None."""
-    if not strict:
-        opening = _LENIENT_OPENING.search(response)
-        closing = _LENIENT_CLOSING.search(response, opening.end()) if opening else None
-        return response[opening.end() : closing.start()] if opening and closing else None
-    _, opened, rest = response.partition("</think> <answer>")
-    answer, closed, _ = rest.partition("</answer>")
-    return answer if opened and closed else None
+    if strict:
+        _, opened, rest = response.partition("</think> <answer>")
+        answer, closed, _ = rest.partition("</answer>")
+        return answer if opened and closed else None
+    opening = _LENIENT_OPENING.search(response)
+    if opening is None:
+        return None
+    closing = _LENIENT_CLOSING.search(response, opening.end())
+    return response[opening.end() : closing.start()] if closing else None
 
 
 _FLAT_BOX = re.compile(r"\\boxed\s*\{((?:[^{}\\]|\\[^{}])*)\}")
@@ -162,9 +164,11 @@ def find_boxed(text: str) -> str | None:
     last_start = text.rfind("\\boxed")
     if last_start < 0:
         return None
-    if flat := _FLAT_BOX.match(text, last_start):  # the usual case, without the scan
+    flat = _FLAT_BOX.match(text, last_start)
+    if flat:  # the usual case, without the scan
         return flat[1]
-    open_braces: list[tuple[int, bool]] = []  # (start of the content, whether it is a box's)
+    # Of each open brace: where its content starts, and whether it is a box's.
+    open_braces: list[tuple[int, bool]] = []
     last_box: tuple[int, int] | None = None
     for brace in _BRACE.finditer(text):
         token = brace[0]

@@ -325,21 +325,15 @@ _LENIENT_CLOSING = re.compile(r"</answer>", re.IGNORECASE)
 
 def find_tagged(response: str, strict: bool = True) -> str | None:
     """The text from the first `</think> <answer>` to the next `</answer>`."""
-    if not strict:
-        opening = _LENIENT_OPENING.search(response)
-        closing = (
-            _LENIENT_CLOSING.search(response, opening.end())
-            if opening
-            else None
-        )
-        return (
-            response[opening.end() : closing.start()]
-            if opening and closing
-            else None
-        )
-    _, opened, rest = response.partition("</think> <answer>")
-    answer, closed, _ = rest.partition("</answer>")
-    return answer if opened and closed else None
+    if strict:
+        _, opened, rest = response.partition("</think> <answer>")
+        answer, closed, _ = rest.partition("</answer>")
+        return answer if opened and closed else None
+    opening = _LENIENT_OPENING.search(response)
+    if opening is None:
+        return None
+    closing = _LENIENT_CLOSING.search(response, opening.end())
+    return response[opening.end() : closing.start()] if closing else None
 
 
 # %% tags=["check"]
@@ -481,13 +475,11 @@ def find_boxed(text: str) -> str | None:
     last_start = text.rfind("\\boxed")
     if last_start < 0:
         return None
-    if flat := _FLAT_BOX.match(
-        text, last_start
-    ):  # the usual case, without the scan
+    flat = _FLAT_BOX.match(text, last_start)
+    if flat:  # the usual case, without the scan
         return flat[1]
-    open_braces: list[
-        tuple[int, bool]
-    ] = []  # (start of the content, whether it is a box's)
+    # Of each open brace: where its content starts, and whether it is a box's.
+    open_braces: list[tuple[int, bool]] = []
     last_box: tuple[int, int] | None = None
     for brace in _BRACE.finditer(text):
         token = brace[0]
@@ -612,8 +604,8 @@ exact = sort_by_verdict(
     {
         "exact": ("18", ["18.00", "+18", "018", "18.0000000000000001"]),
         "large": (
-            "12345678901234567890",
-            ["12,345,678,901,234,567,890", "12345678901234567891"],
+            "9007199254740993",
+            ["9,007,199,254,740,993", "9007199254740992"],
         ),
         "no floats": ("0.1", [".1", "1/10", "0.1000000000000000055"]),
         "groups of three": ("1080", ["1,080", "1{,}080", r"1\,080", "1,08"]),
@@ -631,7 +623,7 @@ assert n_scored(exact) == [
     *((3, 1), (1, 1), (2, 1), (3, 1), (1, 1), (4, 1), (2, 1)),
 ]
 assert float("0.1000000000000000055") == float("0.1")
-assert float(12345678901234567891) == float(12345678901234567890)
+assert float(9007199254740993) == float(9007199254740992)
 assert not is_equal("-7 3/4", "-6.25")
 
 # %% [markdown]
@@ -678,7 +670,7 @@ hedged = sort_by_verdict(
     {
         "two numbers": (
             "18",
-            ["17 or 18", "17, 18", "1 8", "17⏎18".replace("⏎", "\n"), "18:1"],
+            ["17 or 18", "17, 18", "1 8", "17\n18", "18:1"],
         ),
         "an equation": ("18", ["17 = 18", "x = y = 18", "18 = 18"]),
         "arithmetic": ("18", ["9+9", "2*9", "18!", "18 squared"]),
@@ -705,9 +697,9 @@ assert not is_equal(" ".join(map(str, range(100))), "18")
 # ## Expressions
 #
 # A gold such as $2\sqrt{3}$ can be written as $\sqrt{12}$ or $6/\sqrt{3}$. To see that these are
-# equal takes algebra, and this is the work of `math-verify` and of sympy beneath it. Neither has a
-# bound of its own. Asked for $9^{9^{9^9}}$, a system of computer algebra may begin to build it.
-# What that does to a batch stands in the table of poison below.
+# equal takes algebra, and this is the work of `math-verify` and of sympy beneath it. A system of
+# computer algebra has no bound of its own. Asked for $2^{2^{2^{99}}}$, it may begin to build it.
+# `math-verify` stops after five seconds, by a means that cannot be had everywhere; we come to it.
 #
 # So an answer passes a gate first. A small parser reads a grammar of numbers, letters, π, roots,
 # powers and fractions, at most 120 characters, six levels deep, with 32 parts. It
@@ -723,7 +715,7 @@ from gsmrl_helpers.expressions import (
     OPERATIONS,
     NotReadableError,
     _checked_exponent,
-    ceil,
+    _degree_of_power,
     make_leaf,
     number_of,
 )
@@ -739,30 +731,19 @@ def combine(
     if operation == "^":
         n = _checked_exponent(left, y)
         bits = left.bits * max(abs(n), 1)
-        if n.denominator == 1:
-            degree = (
-                (a * int(n), b * int(n))
-                if n > 0
-                else (-b * int(n), -a * int(n))
-            )
-        else:
-            degree = (ceil(abs(n)), 0)
+        degree = _degree_of_power(left.degree, n)
     elif operation == "+":
         degree = (max(a + d, c + b), b + d)
     else:
         degree = (a + c, b + d) if operation == "*" else (a + d, b + c)
-    if (
-        bits > MAX_BITS
-        or sum(degree) > MAX_DEGREE
-        or (operation == "/" and y == 0)
-    ):
+    is_too_large = bits > MAX_BITS or sum(degree) > MAX_DEGREE
+    if is_too_large or (operation == "/" and y == 0):
         raise NotReadableError
-    if x is None or y is None or (operation == "^" and y.denominator != 1):
+    is_root = operation == "^" and n.denominator > 1
+    if x is None or y is None or is_root:
         return Expression(operation, (left, right), bits, degree)
     try:
-        return make_leaf(
-            OPERATIONS[operation](x, int(y) if operation == "^" else y)
-        )
+        return make_leaf(OPERATIONS[operation](x, y))
     except ZeroDivisionError:
         raise NotReadableError from None
 
@@ -776,23 +757,15 @@ def is_refused(operation: str, left: Expression, right: Expression) -> bool:
     return False
 
 
-nine, x, seven = (
-    make_leaf(Fraction(9)),
-    make_leaf("x"),
-    make_leaf(Fraction(7)),
-)
+nine, x = make_leaf(Fraction(9)), make_leaf("x")
+three, seven, zero = (make_leaf(Fraction(n)) for n in (3, 7, 0))
 assert (MAX_CHARS, MAX_DEPTH, MAX_PARTS) == (120, 6, 32)
 assert (MAX_BITS, MAX_DEGREE) == (128, 6)
 assert number_of(combine("^", nine, nine)) == 9**9
 assert is_refused("^", combine("^", nine, nine), nine)
 assert is_refused("^", nine, combine("^", nine, nine))
-assert combine("^", combine("+", x, nine), make_leaf(Fraction(3))).degree == (
-    3,
-    0,
-)
-assert is_refused("^", x, seven) and is_refused(
-    "/", x, make_leaf(Fraction(0))
-)
+assert combine("^", combine("+", x, nine), three).degree == (3, 0)
+assert is_refused("^", x, seven) and is_refused("/", x, zero)
 
 # %% [markdown]
 # What the gate lets through is compared twice. First both sides are evaluated to a hundred digits,
@@ -956,16 +929,16 @@ assert all(is_bounded(poison) for poison in POISON)
 # %% [markdown]
 # On record is what `math-verify` makes of them with gold 18, each in a process of its own, which
 # was killed after 10 seconds of CPU time. It was asked with its alarm and without it, as a worker
-# thread would have to. The table has those for which one of the two took more than a second.
+# thread would have to. The table has the CPU time of those for which one of the two took more than
+# a second. Whoever ended said "not equal".
 
 # %%
 record = json.loads((RESULTS_DIR / "grader.json").read_text())
 
 
-def said(outcome: dict) -> str:
+def cpu_time(outcome: dict) -> str:
     seconds = outcome["seconds"]
-    time = "" if seconds is None else f", {seconds:.1f} s"
-    return outcome["said"] + time
+    return "killed" if seconds is None else f"{seconds:.1f} s"
 
 
 def is_slow(outcome: dict) -> bool:
@@ -982,7 +955,7 @@ slow = [
     {
         "begins": row["begins"].replace("\\\\", "\\"),
         "characters": f"{row['characters']:,}",
-        **{name: said(row[key]) for key, name in columns.items()},
+        **{name: cpu_time(row[key]) for key, name in columns.items()},
     }
     for row in record["poison"]
     if any(is_slow(row[key]) for key in columns)
@@ -992,9 +965,10 @@ slow = [
 show(pd.DataFrame(slow))
 
 # %% tags=["check"]
-assert all(row["gsmrl"]["said"] == "not equal" for row in record["poison"])
+ended = {row[key]["said"] for row in record["poison"] for key in columns}
+assert ended == {"not equal", "killed after 10 s"}
 assert max(row["gsmrl"]["seconds"] for row in record["poison"]) < 0.25
-killed = [row for row in slow if "killed" in row["without its alarm"]]
+killed = [row for row in slow if row["without its alarm"] == "killed"]
 assert len(killed) == 9 and len(slow) == 14
 alarms = [row["math-verify"]["seconds"] > 4.8 for row in record["poison"]]
 assert sum(alarms) == 10
@@ -1031,9 +1005,9 @@ for rule, good, bad in costs:
         {
             "rule": rule,
             "answer ? gold": " ? ".join(good),
-            "scores": int(scores),
+            "verdict": int(scores),
             "its price": " ? ".join(bad),
-            "scores ": int(pays),
+            "its verdict": int(pays),
             "which is a": f"false {'positive' if pays else 'negative'}",
         }
     )
@@ -1042,8 +1016,8 @@ for rule, good, bad in costs:
 show(pd.DataFrame(price))
 
 # %% tags=["check"]
-assert [row["scores"] for row in price] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
-assert [row["scores "] for row in price] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
+assert [row["verdict"] for row in price] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
+assert [row["its verdict"] for row in price] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
 
 # %% [markdown]
 # Nearly all prices are false negatives. The one false positive, goats for eggs, is paid knowingly:
@@ -1062,7 +1036,7 @@ assert [row["scores "] for row in price] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
 # changed. The last corpus has right answers that this grader refuses knowingly.
 
 # %%
-names = {"gsmrl": "this book", "math-verify": "math-verify"}
+names = {"gsmrl": "ours", "math-verify": "theirs"}
 compared = []
 for row in record["comparison"]:
     for key, name in names.items():
@@ -1101,13 +1075,15 @@ assert record["plain answers a second"] > 100_000
 # %%
 listed = pd.DataFrame(record["differing"])
 listed = listed[~listed["corpus"].isin(["numbers", "drawn expressions"])]
+listed = listed.drop_duplicates(["answer", "gold"])
 shown = pd.DataFrame(
     {
         "answer": listed["answer"].map(lambda text: shorten(text, 34)),
-        "gold": listed["gold"].map(lambda text: shorten(text, 24)),
-        "math-verify says": listed["math-verify"].map("01".__getitem__),
+        "gold": listed["gold"].map(lambda text: shorten(text, 18)),
+        "ours": listed["gsmrl"].map(int),
+        "theirs": listed["math-verify"].map(int),
         "right is": [
-            "this book" if row.gsmrl == row.is_right else "math-verify"
+            "ours" if row.gsmrl == row.is_right else "theirs"
             for row in listed.itertuples()
         ],
     }
@@ -1118,7 +1094,7 @@ show(shown)
 
 # %% tags=["check"]
 who = shown["right is"].value_counts()
-assert who["this book"] == 21 and who["math-verify"] == 9
+assert who["ours"] == 20 and who["theirs"] == 9
 
 # %% [markdown]
 # On expressions that pass the gate the two agree but for one, which is no surprise: the last word

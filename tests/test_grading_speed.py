@@ -19,7 +19,7 @@ from gsmrl_helpers.grading import is_equal, r1_zero_reward_fn
 
 
 def test_plain_answers_are_graded_at_100_000_a_second():
-    assert plain_rate(r1_zero_reward_fn) > 100_000  # 130,000 on a shared core
+    assert plain_rate(r1_zero_reward_fn, repeats=60) > 100_000  # 190,000 on a free core
 
 
 def test_plain_answers_have_their_verdicts():
@@ -29,7 +29,7 @@ def test_plain_answers_have_their_verdicts():
 @pytest.mark.parametrize(
     ("corpus", "pairs"),
     [
-        ("expressions", EXPRESSIONS * 30),
+        ("expressions", EXPRESSIONS * 31),
         ("drawn", comparable_pairs(1100)),
         ("poison", [Pair(p, gold, False) for p in POISON for gold in ("18", r"\pi", p)] * 10),
     ],
