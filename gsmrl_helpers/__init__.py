@@ -36,6 +36,8 @@ _PUBLIC = {
     "sampling": ["SamplingParams", "derive_seed"],
     "tokenization": ["tokenize_prompt_and_output"],
     "train_step": ["grpo_train_step"],
+    "vllm_config": ["VLLMConfig"],
+    "vllm_server": ["VLLMServer"],
     "world": ["load_policy", "load_problems"],
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -1,4 +1,8 @@
-"""Starting vLLM: its command line, and the wait until the server that answers is ours."""
+"""Starting vLLM: its command line, and the wait until the server that answers is ours.
+
+The server listens on the loopback interface only. Its development mode, which the weights need,
+lets whoever has an account on the machine change them: do not share the machine with strangers.
+"""
 
 from __future__ import annotations
 

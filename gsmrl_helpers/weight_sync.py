@@ -79,8 +79,10 @@ class NcclTransfer:
 
     Written against vLLM 0.32 (`vllm/distributed/weight_transfer/nccl_engine.py`); the trainer's
     side is PyTorch's own NCCL, so that the trainer need not import vLLM. Both must load the same
-    NCCL release. NCCL refuses two ranks on one GPU: there, use `ReloadTransfer`. Not run on GPUs
-    yet; the tests replace `nccl` and check the order of the calls.
+    NCCL release. NCCL refuses two ranks on one GPU: there, use `ReloadTransfer`. A broadcast whose
+    other side failed may keep the trainer's GPU waiting for ever; end the process then, and the run
+    goes on from its checkpoint. Not run on GPUs yet: the tests replace `nccl` and check the order
+    of the calls.
 
     Args:
         client: the server's, started with ``--weight-transfer-config '{"backend": "nccl"}'``.

@@ -31,6 +31,8 @@ from gsmrl_helpers.server_process import (
     free_port,
 )
 from gsmrl_helpers.vllm_client import ServerResponseError
+from gsmrl_helpers.vllm_config import VLLMConfig
+from gsmrl_helpers.vllm_process import arguments, environment
 from gsmrl_helpers.vllm_server import ServerRestartedWarning, VLLMServer
 from gsmrl_helpers.weight_sync import WeightSyncError
 from tests.tiny_vllm import FakeVLLM, Unigram
@@ -295,6 +297,20 @@ def test_the_command_line_says_what_decides_the_tokens(fake, server):
         f"--port {port_of(server)}",
     ):
         assert words in line
+
+
+def test_the_server_s_gpu_is_counted_among_those_that_the_trainer_sees(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-8f")
+    gpu = VLLMConfig(python="python", device="cuda:1", gpu_memory_utilization=0.5)
+    assert environment("no folder", gpu) == {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "CUDA_VISIBLE_DEVICES": "GPU-8f",
+    }
+    words = arguments("no folder", gpu, "bfloat16", 8000, "name")
+    assert words[words.index("--gpu-memory-utilization") + 1] == "0.5"
+    with pytest.raises(ValueError, match="cuda:2, but 2 GPUs are to be seen"):
+        environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
 
 
 # --- weights -----------------------------------------------------------------------------------
