@@ -7,6 +7,7 @@ says what ran, where, and for how long.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from typing import Literal
 import pandas as pd
 import torch
 
+from gsmrl_helpers.checkpoints import load_checkpoint
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.loop import Trainer, validate
 from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
+from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.prompt_rollouts import record_prompt_rollouts, record_smollm2_rollouts
 from gsmrl_helpers.prompting import PROMPTS
 from gsmrl_helpers.recorded_rollouts import rollouts_path, save_answers
@@ -37,6 +40,8 @@ from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems, policy_location
 
 SEEDS = (0, 1, 2, 3)
+SIGNAL_SEEDS = (0, 1)
+HARDER, N_HARDER = (0.5, 1.0), 512  # difficulties, and problems of each
 DIFFICULTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -122,6 +127,25 @@ def record_difficulty(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     record_evaluations(configs, ("dev",), "difficulty", path)
 
 
+def record_signal(profile: str, path: Path, jobs: int, fresh: bool) -> None:
+    """Runs on easy problems, and what their last policies do on harder ones of dev."""
+    record_runs("signal", profile, path, jobs, fresh, seeds=SIGNAL_SEEDS)
+    rows = []
+    for variant, seed in product(variants_of("signal"), SIGNAL_SEEDS):
+        config = experiment_config("signal", profile, variant, seed)
+        trainer = Trainer.from_config(config)
+        folder = run_folder("signal", profile, variant, seed, RUNS_DIR)
+        trainer.restore(load_checkpoint(folder))
+        for difficulty in HARDER:
+            problems = load_pocket_problems("dev", N_HARDER, difficulty=difficulty)
+            metrics, _ = validate(trainer, problems, f"dev_at_{difficulty}", config.n_grpo_steps)
+            rows += [(variant, seed, config.n_grpo_steps, *item) for item in metrics.items()]
+    harder = pd.DataFrame(rows, columns=LONG_COLUMNS).astype({"value": "float64"})
+    manifest = json.loads(path.with_suffix(".manifest.json").read_text())
+    table = pd.concat([pd.read_parquet(path), harder], ignore_index=True)
+    write_results(table, path, {**manifest, "harder_dev_problems": N_HARDER})
+
+
 RECORDINGS: dict[str, Recording] = {
     "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
@@ -134,7 +158,7 @@ RECORDINGS: dict[str, Recording] = {
     ),
     "signal": Recording(
         "easy problems: fixed, with dynamic sampling, with a dial that follows; two seeds",
-        partial(record_runs, "signal", seeds=(0, 1)),
+        record_signal,
     ),
     "learning-rate": Recording(
         "learning rates too low, right and too high, one seed each",
