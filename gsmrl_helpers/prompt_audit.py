@@ -49,8 +49,9 @@ def category_table(rollouts: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for prompt, group in rollouts.groupby("prompt", sort=False):
         for number, name in CATEGORIES.items():
-            count, total = int((group["category"] == number).sum()), len(group)
-            rows.append((prompt, name, count, count / total, *wilson_interval(count, total)))
+            count = int((group["category"] == number).sum())
+            interval = wilson_interval(count, len(group))
+            rows.append((prompt, name, count, count / len(group), *interval))
     columns = ["prompt", "category", "count", "share", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -217,7 +217,10 @@ assert {
     n: (p.reward_name, p.stop) for n, p in parts.items()
 } == expected_parts
 assert all(p.include_stop_str_in_output for p in parts.values() if p.stop)
-expected_error = "unknown prompt 'r1'; choose one of question_only, r1_zero, r1_zero_three_shot"
+expected_error = (
+    "unknown prompt 'r1'; choose one of "
+    "question_only, r1_zero, r1_zero_three_shot"
+)
 try:
     error = get_prompt("r1").name
 except ValueError as refused:
@@ -236,9 +239,8 @@ crossed.astype(int).rename_axis(columns="graded by")
 
 # %%
 rollouts = read_recording("prompt-rollouts")
-rollouts[["prompt", "problem", "gold", "response", "finish_reason"]].iloc[
-    [3, 1027, 2051]
-]
+columns = ["prompt", "problem", "gold", "response", "finish_reason"]
+HTML(as_html(rollouts.iloc[[3, 1027, 2051]][columns]))
 
 
 # %% [markdown]
@@ -352,19 +354,9 @@ def category_table(rollouts: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for prompt, group in rollouts.groupby("prompt", sort=False):
         for number, name in CATEGORIES.items():
-            count, total = (
-                int((group["category"] == number).sum()),
-                len(group),
-            )
-            rows.append(
-                (
-                    prompt,
-                    name,
-                    count,
-                    count / total,
-                    *wilson_interval(count, total),
-                )
-            )
+            count = int((group["category"] == number).sum())
+            interval = wilson_interval(count, len(group))
+            rows.append((prompt, name, count, count / len(group), *interval))
     columns = ["prompt", "category", "count", "share", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -420,7 +412,7 @@ def answers(prompt: Prompt, n: int, seed: int) -> pd.DataFrame:
 
 RECORDED_SEED = 8071600012630127299
 live = answers(get_prompt("r1_zero"), 4, RECORDED_SEED)
-HTML(as_html(live[["gold", "response", "answer_reward"]]))
+HTML(as_html(live[["gold", "response", "finish_reason"]]))
 
 # %% tags=["check"]
 recorded = rollouts[rollouts["prompt"] == "r1_zero"].head(4)
@@ -444,8 +436,9 @@ def side_by_side(rollouts: pd.DataFrame, numbers: list[int]) -> pd.DataFrame:
 HTML(as_html(side_by_side(rollouts, [3, 7, 12, 13])))
 
 # %% [markdown]
-# Some habits can be counted. Each column is the share of answers that contain a piece of text; the
-# last two are the mean length and the share that was cut off at 48 tokens.
+# Some habits can be counted. The first six rows are shares of answers that contain a piece of text,
+# a calculation, or no number; then come the mean length in tokens and the share that was cut off at
+# 48 tokens.
 
 
 # %%
@@ -470,7 +463,7 @@ def habits(rollouts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shares | {"tokens": tokens, "cut off": cut})
 
 
-habits(rollouts).round(3)
+habits(rollouts).round(3).T
 
 # %% tags=["check"]
 habit = habits(rollouts).round(2)
@@ -583,10 +576,9 @@ assert all(int(a) != int(b) for a, b in zip(read, wrong["gold"], strict=True))
 assert wrong["verdict"].eq("wrong").all()
 
 # %% [markdown]
-# They are wrong in three ways: a false calculation (9·8=81), a true calculation that does not
-# answer the question (the problem wants 72, the answer stops at 4·4), or a guess without any. The
-# forgiving reader finds nothing either, in all 1,235 answers of category 2. **The grader takes
-# nothing from this policy.**
+# They are wrong in three ways: a false calculation (9·8=81), a true one that does not answer the
+# question (3·3=9, where the gold is 54), or a guess without any. The forgiving reader finds nothing
+# either, in all 1,235 answers of category 2. **The grader takes nothing from this policy.**
 
 # %% tags=["check"]
 second = rollouts[rollouts["category"] == 2]
@@ -689,14 +681,15 @@ assert third["verdict"].eq("right").sum() == 306
 
 # %%
 lucky = rollouts[paid & rollouts["response"].str.contains("25-13=11")]
-HTML(as_html(lucky[["problem", "gold", "response", "answer_reward"]]))
+HTML(as_html(lucky[["problem", "gold", "response", "category"]]))
 
 # %% tags=["check"]
 assert 25 - 13 != 11 and 12 // 2 == 6
 assert len(lucky) == 1 and lucky["gold"].item() == "6"
 
 # %% [markdown]
-# Two mistakes cancel. An outcome reward pays for it; {doc}`06_reward_functions` comes back to that.
+# Two mistakes cancel, and an outcome reward pays for it. Chapter 06, on reward functions, comes
+# back to that.
 
 # %% [markdown]
 # ## OLMo-2-0425-1B on GSM8K
@@ -725,9 +718,9 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 # *Sources: the repositories semioz/alignment and OHHHHHHei/Post-Training-LM-From-Scratch, and the
 # forks of assignment5-alignment by LINYUNLinYun and Jerryson520.*
 #
-# The order is the pocket policy's: three examples far ahead, `r1_zero` in format in about half of
-# the answers and hardly ever right. The levels are not. On real questions the large model gets
-# nearly nothing without examples.
+# As with the pocket policy, three examples are far ahead, and `r1_zero` has about half of its
+# answers in format. The levels differ: on real questions the large model gets nearly nothing
+# without examples.
 
 # %% [markdown]
 # ## A real model on a laptop
@@ -843,8 +836,9 @@ plt.show()
 #   above every other. Without examples it is 0 of 200 for `r1_zero` (interval up to 1.9 %) and
 #   hardly more for a box. The pocket policy, which met these prompts in pretraining, reached half.
 # - **Right.** One paid answer in 800. The four intervals overlap, so these counts rank no prompt.
-#   They do say that a group of eight answers to one question would almost never hold a right one,
-#   and then GRPO has nothing to compare. This pair of model and prompt is not one to start from.
+#   At one in 200, a group of eight answers to one question holds a right one in 4 of 100 cases, and
+#   without a right one GRPO has nothing to compare. This pair of model and prompt is not one to
+#   start from.
 
 # %% tags=["check"]
 rights = counted[counted["category"] == "right"]
@@ -858,29 +852,29 @@ three = loose_shares.loc["r1_zero_three_shot"]
 assert three["count"] == 129
 assert three["high"] < loose_shares.drop("r1_zero_three_shot")["low"].min()
 assert loose_shares.loc["r1_zero", "low"] > 0.98
-assert 1 - (1 - 1 / 200) ** 8 < 0.04
+assert round(1 - (1 - 1 / 200) ** 8, 2) == 0.04
 
 # %% [markdown]
 # ### The same questions
 #
-# Janet's question and the robe's, four times each. Long answers are shortened in the middle.
+# Janet's question and the robe's, four times each: how each answer begins. Whole texts are in the
+# recording, unfiltered; most get stranger with every line.
 
 
 # %%
-def shortened(text: str, n: int = 110) -> str:
-    return text if len(text) <= 2 * n else f"{text[:n]} […] {text[-n:]}"
+def beginning(text: str, n: int = 90) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= n else f"{line[:n]} […]"
 
 
 def readable(rollouts: pd.DataFrame) -> pd.DataFrame:
-    texts = rollouts["response"].map(shortened).replace("", "(empty)")
-    columns = ["prompt", "problem", "gold", "response", "n_tokens", "verdict"]
+    texts = rollouts["response"].map(beginning).replace("", "(empty)")
+    columns = ["prompt", "gold", "response", "n_tokens"]
     return rollouts.assign(response=texts)[columns]
 
 
-first_two = smollm2[smollm2["problem"] < 2].sort_values(
-    "problem", kind="stable"
-)
-HTML(as_html(readable(first_two)))
+first_two = smollm2[smollm2["problem"] < 2]
+HTML(as_html(readable(first_two.sort_values("problem", kind="stable"))))
 
 # %% [markdown]
 # ### What differs
@@ -892,7 +886,7 @@ HTML(as_html(readable(first_two)))
 empty = smollm2.groupby("prompt", sort=False)["response"].apply(
     lambda r: (r == "").mean()
 )
-habits(smollm2).assign(empty=empty).drop(columns="calculates").round(3)
+habits(smollm2).assign(empty=empty).drop(columns="calculates").round(3).T
 
 # %% tags=["check"]
 assert (smollm2["response"] == "").groupby(
@@ -914,27 +908,38 @@ assert cut.tolist() == [29, 59, 140, 59]
 #   512 tokens. At temperature 1 each token is a draw from the whole distribution; one unlikely word
 #   follows another, and after a few sentences the text has left its question.
 # - **`r1_zero_three_shot`** keeps half of the answers short and in tags. The tags are copied better
-#   than the arithmetic: "16*3*4 = 252".
+#   than the arithmetic: `16*3*4 = 252`.
 
 # %% [markdown]
 # ### Audit
 #
-# Ten answers of category 2 and ten of category 3 for each prompt that has them, judged by the rule.
+# `r1_zero_three_shot` is the prompt with many answers in both categories. Ten of category 2, with
+# the piece that was graded:
 
 # %%
-HTML(as_html(readable(first_ten(smollm2, 2))))
-
-# %%
-HTML(as_html(readable(first_ten(smollm2, 3))))
+shots = smollm2[smollm2["prompt"] == "r1_zero_three_shot"]
+ten = first_ten(shots, 2)
+graded_texts = [graded_text(text, "r1_zero") for text in ten["response"]]
+table = readable(ten).assign(graded=graded_texts, verdict=ten["verdict"])
+HTML(as_html(table[["gold", "response", "graded", "verdict"]]))
 
 # %% [markdown]
-# In category 2 the rule finds no right answer, and neither do we: the piece that was graded is
+# And ten of category 3:
+
+# %%
+ten = first_ten(shots, 3)
+table = readable(ten).assign(verdict=ten["verdict"])
+HTML(as_html(table[["gold", "response", "n_tokens", "verdict"]]))
+
+# %% [markdown]
+# In category 2 the rule finds no right answer in all 81 of the four prompts: the graded piece is
 # another number, a sentence around another number, or nothing. Nine of the eleven boxes are empty:
 # the model repeats `\boxed{}` from the prompt. They count as in format, which flatters the format
 # and costs no reward. Here, too, the grader takes nothing from the policy.
 
 # %% tags=["check"]
 in_format_wrong = smollm2[smollm2["category"] == 2]
+assert len(in_format_wrong) == 81
 assert not in_format_wrong["verdict"].eq("right").any()
 empty_box = in_format_wrong[in_format_wrong["grader"] == "question_only"]
 texts = [graded_text(r, "question_only") for r in empty_box["response"]]
@@ -947,7 +952,7 @@ assert len(texts) == 11 and texts.count("") == 9
 by_rule = smollm2[
     (smollm2["category"] == 3) & (smollm2["verdict"] == "right")
 ]
-ends = by_rule.assign(response=by_rule["response"].str[-120:])
+ends = by_rule.assign(response=by_rule["response"].str[-60:])
 HTML(as_html(ends[["prompt", "problem", "gold", "response", "n_tokens"]]))
 
 # %% tags=["check"]
@@ -956,11 +961,12 @@ meant = by_rule[by_rule["response"].str.contains("</thought> <answer> 500")]
 assert meant["problem"].tolist() == [104] and meant["gold"].item() == "500"
 
 # %% [markdown]
-# By our reading one of the eight gives the right number as its answer, for problem 104, and it fails
-# on a tag: `</thought>` for `</think>`. Its calculation, 5·100, is not the problem's; nor is that of
-# the one answer that was paid, which says "20 is the only fact in 20". The other seven are long or
-# aimless texts whose last number happens to be the gold. The rule that agreed with us on the pocket
-# policy's short answers is no judge of these. A rule for an audit has to be audited, too.
+# By our reading one of the eight gives the right number as its answer, for problem 104, and it
+# fails on a tag: `</thought>` for `</think>`. Its calculation, 5·100, is not the problem's; nor is
+# that of the one answer that was paid, which says "20 is the only fact in 20". The other seven are
+# long or aimless texts whose last number happens to be the gold. The rule that agreed with us on
+# the pocket policy's short answers is no judge of these. A rule for an audit has to be audited,
+# too.
 
 # %% [markdown]
 # ## Take away
