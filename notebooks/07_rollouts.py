@@ -805,7 +805,7 @@ for limit, rollouts in limited.items():
 pd.DataFrame(rows).T.rename_axis("max_tokens")
 
 # %% [markdown]
-# *Of 128 responses.* At 16 tokens nearly all are cut off and next to none can be right. The loss
+# *Of 128 responses.* At 16 tokens nearly all are cut off and none is right. The loss
 # and the curve of a run with such a limit look like those of a policy that can't do it, which is
 # why each step logs `truncated_share`, and why the check before a run measures it.
 
@@ -1527,7 +1527,7 @@ assert not is_stale(ours, outlier, mask, 0.01)
 # through the model when `LocalEngine` decodes at most `batch_size` rows at a time. `prompts` are
 # lists of ids, `lengths` has a list of $G$ answer lengths for each. Prompt-major rows are cut into
 # batches; within a batch each prompt is processed once and what all its prompts share once;
-# finished rows leave. When is a smaller batch more work?
+# finished rows leave.
 #
 # :::{dropdown} Hint
 # Make one list of pairs (prompt, length) and cut it. In a batch of one prompt its last token can't
