@@ -20,9 +20,9 @@
 # it pays for, say how many groups of a batch can teach anything and keep them many, and decide
 # before a run whether it is worth starting.
 #
-# **You need** advantages within a group, {doc}`10_advantages`, and the idea of a grader, a
-# program that says whether an answer is right. **Reading** takes 35 minutes, **running** half a
-# minute, on a **CPU**.
+# **You need** a grader, {doc}`05_grading_answers`, and the idea that answers to one problem are
+# compared within their group ({doc}`10_advantages` has the details). **Reading** takes 35 minutes,
+# **running** half a minute, on a **CPU**.
 # ```
 #
 # In reinforcement learning with verifiable rewards (RLVR) a program compares each answer with the
@@ -1384,6 +1384,6 @@ for s, target in [(0.3, 0.5), (1.4, 0.7), (-2.0, 0.5), (9.0, 0.4)]:
 # %% [markdown]
 # ## Next
 #
-# {doc}`08_tokenization_and_masks` begins with the pieces of GRPO that turn such rewards into an
-# update, and {doc}`13_run_grpo` runs it. How groups of unequal difficulty are weighed once they do
+# {doc}`07_rollouts` samples the answers that are paid. {doc}`08_tokenization_and_masks` begins with
+# the pieces of GRPO that turn rewards into an update, and {doc}`13_run_grpo` runs it. How groups of unequal difficulty are weighed once they do
 # have a signal is the subject of {doc}`18_difficulty_reweighting`.
