@@ -10,8 +10,8 @@ from gsmrl_helpers.advantage_explorer import as_png
 from gsmrl_helpers.model_shape import ModelShape
 from gsmrl_helpers.planner import Parts, Workload, peak, trainer_phases
 from gsmrl_helpers.plots import line
+from gsmrl_helpers.run_plan import CUDA_RESERVE, GB
 
-GB = 1e9
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "KV cache")
 HATCHES = dict(zip(PARTS, ("", "//", "..", "\\\\", "xx", "--"), strict=True))
 
@@ -81,7 +81,9 @@ def plan_explorer(shapes: dict[str, ModelShape], capacities: dict[str, float]) -
             row_tokens=tokens.value,
             scored_at_once=scored.value,
         )
-        phases, capacity = trainer_phases(work), capacities[gpu.value]
+        reserve = {"CUDA": CUDA_RESERVE}
+        phases = {name: {**parts, **reserve} for name, parts in trainer_phases(work).items()}
+        capacity = capacities[gpu.value]
         phase, n_bytes = peak(phases)
         figure, ax = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
         draw_phases(ax, phases, capacity)

@@ -344,8 +344,8 @@ def share_moved(dtype: torch.dtype) -> float:
     return (weight != before).double().mean().item()
 
 
-print(f"bf16 {share_moved(torch.bfloat16):.3f}, fp32", end=" ")
-print(f"{share_moved(torch.float32):.3f}")
+for dtype in (torch.bfloat16, torch.float32):
+    print(f"{dtype}: {share_moved(dtype):.3f}")
 
 # %% tags=["check"]
 share = share_moved(torch.bfloat16)
@@ -612,8 +612,8 @@ plan_explorer(
 )
 
 # %% [markdown]
-# None of them does, and not all together. Without masters it fits, and with LoRA, whose adapters
-# are float32 already:
+# With rows of this length none does, and not all together. Without masters it fits, and with LoRA,
+# whose adapters are float32 already:
 
 
 # %%
@@ -690,7 +690,7 @@ print({name: round(n, 1) for name, n in bytes_each.items()})
 # %% tags=["check"]
 assert bytes_each["adamw"] == 8
 assert abs(bytes_each["adamw_8bit"] - 2 * BYTES["8bit"]) < 0.1
-assert 0.001 < difference < 0.1
+assert 0.005 < difference < 0.015
 
 # %% [markdown]
 # Its steps differ from AdamW's by about one percent here. The weights are still those it is given:
