@@ -391,42 +391,56 @@ assert joined["lenient"].tolist() == 4 * ["1, in format"] + 2 * ["0, –"]
 
 # %% [markdown]
 # How much does it matter? On record are the answers of the untrained pocket policy to 1,024
-# questions under this prompt ({doc}`04_prompting_baselines` reads them). It was pretrained on the
-# very prompt, so it has read the one space.
+# questions under this prompt, and those of a real model, SmolLM2 with 135 million parameters, to
+# 200 questions of GSM8K, without examples and with three ({doc}`04_prompting_baselines` reads
+# both).
 
 # %%
-path = RESULTS_DIR / "pocket" / "prompt-rollouts.parquet"
-rollouts = pd.read_parquet(path).query("prompt == 'r1_zero'")
+recordings = {
+    "pocket": "pocket/prompt-rollouts.parquet",
+    "SmolLM2": "smollm2/smollm2-rollouts.parquet",
+}
+rollouts = pd.concat(
+    pd.read_parquet(RESULTS_DIR / path).assign(policy=policy)
+    for policy, path in recordings.items()
+)
+rollouts = rollouts[rollouts["prompt"].str.startswith("r1_zero")]
 
 
-def format_and_reward(reward_fn: Callable) -> list[tuple[float, float]]:
-    graded = [
-        reward_fn(row.response, row.gold) for row in rollouts.itertuples()
-    ]
-    return [(r["format_reward"], r["reward"]) for r in graded]
+def parts(reward_fn: Callable) -> pd.DataFrame:
+    graded = map(reward_fn, rollouts["response"], rollouts["gold"])
+    return pd.DataFrame(list(graded), index=rollouts.index)
 
 
 # %%
-literal = format_and_reward(r1_zero_reward_fn)
-in_format = sum(format_reward == 1 for format_reward, _ in literal)
-pairs = zip(literal, format_and_reward(lenient), strict=True)
-changed = sum(one != other for one, other in pairs)
-print(f"{len(rollouts):,} responses, {in_format} in format, literally")
-print(f"{changed} change their verdict under the lenient form")
+literal, lenient_parts = parts(r1_zero_reward_fn), parts(lenient)
+counted = rollouts[["policy", "prompt"]].assign(
+    responses=1,
+    literal=literal["format_reward"].astype(int),
+    lenient=lenient_parts["format_reward"].astype(int),
+    changed=(literal != lenient_parts).any(axis=1).astype(int),
+)
+table = counted.groupby(["policy", "prompt"], sort=False).sum()
+table
 
 # %% tags=["check"]
-assert len(rollouts) == 1_024 and in_format == 550 and changed == 0
+assert table["responses"].tolist() == [1_024, 1_024, 200, 200]
+assert table["changed"].sum() == 0 < table["literal"].sum()
 spoiled = rollouts["response"].str.replace("</think> <", "</think>\n<")
-assert [find_tagged(text) for text in spoiled] == [None] * 1_024
+assert [find_tagged(text) for text in spoiled] == [None] * len(spoiled)
 found_again = [find_tagged(text, strict=False) for text in spoiled]
-assert sum(answer is not None for answer in found_again) == in_format
+assert (
+    sum(answer is not None for answer in found_again)
+    == literal["format_reward"].sum()
+)
 
 # %% [markdown]
-# Not one: what this policy gets wrong is another thing, a missing tag. A model that has
-# never read the prompt may prefer a line break. Then all its answers hang on it: with a line
-# break put into these responses, the literal form finds none of the answers and the lenient form
-# finds all of them. A policy that is trained with either form learns that form. The choice
-# matters for what is reported before training, so it has to be stated.
+# Not one verdict changes. What these policies get wrong is another thing: a missing tag. The pocket
+# policy was pretrained on this very prompt, and SmolLM2 copies the tags from examples or writes
+# none. One character decides, though. With a line break put between the tags of these responses,
+# the literal form finds none of the answers and the lenient form finds all of them. A policy that
+# is trained with either form learns that form; what is reported before training depends on it, so
+# it has to be stated.
 #
 # ## Where the answer ends
 #
