@@ -120,6 +120,8 @@ def environment(model: str, config: VLLMConfig) -> dict[str, str]:
         # Trainer and server take turns on the same cores, so neither is bound to some of them.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         variables["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)
+        # Threads that wait for a busy core cost far more than a small policy's second one gains.
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     else:
         variables["CUDA_VISIBLE_DEVICES"] = visible_gpu(torch.device(config.device).index)
     return variables
