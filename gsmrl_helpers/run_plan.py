@@ -217,11 +217,11 @@ def engine_plan(config: RunConfig, work: Workload, gpu_memory: float | None) -> 
 
 
 def longest_prompt(config: RunConfig) -> int:
-    """Tokens of the longest prompt: counted over the training split of pocket problems, assumed for
+    """Tokens of the longest prompt: counted over the pocket problems of `curve`, assumed for
     GSM8K, whose policies' tokenizers may not be there."""
     if config.problems == "gsm8k":
         return GSM8K_PROMPT_TOKENS
     tokenizer = AutoTokenizer.from_pretrained(policy_location(config))
     prompt = config.prompt_object()
-    texts = [prompt.format(problem.question) for problem in load_problems(config, "train")]
+    texts = [prompt.format(problem.question) for problem in load_problems(config, "curve")]
     return max(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))

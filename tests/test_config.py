@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from gsmrl_helpers.config import make_config, profile_names
+from gsmrl_helpers.config import make_config, profile_names, read_profile
 from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config, run_command
 
 
@@ -36,7 +36,8 @@ def test_every_variant_is_a_run_at_every_scale_that_has_its_problems(
     profile: str, experiment: str
 ) -> None:
     for variant, settings in EXPERIMENTS[experiment].items():
-        if profile == "two_gpu" and "difficulty" in settings:  # GSM8K has no dial
+        of_gsm8k = read_profile(profile)["problems"] == "gsm8k"
+        if of_gsm8k and "difficulty" in settings:  # GSM8K has no dial
             with pytest.raises(ValueError, match="difficulty belongs to problems=pocket"):
                 experiment_config(experiment, profile, variant)
         else:
