@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from gsmrl_helpers import load_problems, make_config
+from gsmrl_helpers import load_problems, make_config, train
+from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.engine import Completion, LocalEngine
 from gsmrl_helpers.engines import ENGINE_METRICS, engine_metrics, make_engine
-from gsmrl_helpers.loop import batches_of, score, update_policy
+from gsmrl_helpers.loop import Trainer, batches_of, score, update_policy
+from gsmrl_helpers.preflight import preflight
 from gsmrl_helpers.records import stored_config
 from gsmrl_helpers.server_process import ServerStartError
 from tests.tiny_trainer import make_trainer, tiny_config
@@ -66,6 +70,33 @@ def test_the_settings_choose_the_engine() -> None:
     config = make_config("pocket_vllm", overrides={"vllm": {"python": "no/such/python"}})
     with pytest.raises(ServerStartError, match="no/such/python"):
         make_engine(config, trainer.model, trainer.tokenizer)
+
+
+@pytest.mark.parametrize("ends_in_an_error", [False, True])
+def test_who_starts_an_engine_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends_in_an_error: bool
+) -> None:
+    closed: list[str] = []
+
+    def from_config(config: RunConfig) -> Trainer:
+        trainer = make_trainer(config)
+        monkeypatch.setattr(trainer.engine, "close", lambda: closed.append("engine"))
+        if ends_in_an_error:
+            monkeypatch.setattr(trainer.engine, "generate_completions", lambda *_: 1 / 0)
+        return trainer
+
+    monkeypatch.setattr(Trainer, "from_config", from_config)
+    outcome = pytest.raises(ZeroDivisionError) if ends_in_an_error else nullcontext()
+    config = tiny_config(n_grpo_steps=1)
+    with outcome:
+        train(config, tmp_path / "run")
+    assert closed == ["engine"]
+    with outcome:
+        preflight(config, n_problems=4)
+    assert closed == ["engine"] * 2
+    if not ends_in_an_error:
+        preflight(config, n_problems=4, trainer=from_config(config))  # who gave it ends it
+        assert closed == ["engine"] * 2
 
 
 def test_a_server_needs_its_settings() -> None:
