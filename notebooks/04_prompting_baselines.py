@@ -879,14 +879,14 @@ HTML(as_html(readable(first_two.sort_values("problem", kind="stable"))))
 # %% [markdown]
 # ### What differs
 #
-# The habits of the pocket policy's table, counted again, and the share of answers without a single
-# character.
+# Some of the habits, counted again, and the share of answers without a single character.
 
 # %%
 empty = smollm2.groupby("prompt", sort=False)["response"].apply(
     lambda r: (r == "").mean()
 )
-habits(smollm2).assign(empty=empty).drop(columns="calculates").round(3).T
+columns = ["<answer>", "no number", "tokens", "cut off", "empty"]
+habits(smollm2).assign(empty=empty)[columns].round(3)
 
 # %% tags=["check"]
 assert (smollm2["response"] == "").groupby(
@@ -902,13 +902,13 @@ assert cut.tolist() == [29, 59, 140, 59]
 
 # %% [markdown]
 # - **`question_only`** gets no answer at all in seven cases of ten: the first token that is drawn
-#   ends the turn. A chat model has learned that text without marks of a turn is not its own to
-#   continue. In its own format it always says something, 283 tokens on average.
+#   ends the turn. Bare text without marks of a turn is not what this model was tuned on. In its own
+#   format it always says something, 283 tokens on average.
 # - **`r1_zero`** is continued as a conversation that never ends: 140 of 200 answers are cut off at
-#   512 tokens. At temperature 1 each token is a draw from the whole distribution; one unlikely word
-#   follows another, and after a few sentences the text has left its question.
-# - **`r1_zero_three_shot`** keeps half of the answers short and in tags. The tags are copied better
-#   than the arithmetic: `16*3*4 = 252`.
+#   512 tokens. At temperature 1 each token is a draw from the whole distribution; an unlikely word
+#   becomes part of the prefix, and after a few sentences the text has left its question.
+# - **`r1_zero_three_shot`** opens the answer tag in more than half of the answers, and a third are
+#   in format. The tags are copied better than the arithmetic: `16*3*4 = 252`.
 
 # %% [markdown]
 # ### Audit
