@@ -32,7 +32,9 @@
 # hacking*, and with a checker it happens in the checker's code.
 #
 # Letters used below: $\pi_\theta$ is the policy, $G$ the number of answers sampled to one problem
-# (a *group*), $A$ an advantage, $p$ the share of right answers to a problem.
+# (a *group*), $p$ the share of right answers to a problem. An answer's *advantage*, the weight with
+# which it is made more or less likely, is its reward minus the group's mean, here divided by the
+# group's standard deviation.
 
 # %%
 import re
@@ -57,6 +59,7 @@ from gsmrl_helpers import (
 )
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.plots import plot_metric, use_style
+from gsmrl_helpers.pocket_problems import apply_operator
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.recorded_rollouts import read_answers
 from gsmrl_helpers.recordings import read_recording
@@ -457,34 +460,40 @@ toy = pd.DataFrame(
 assert best_paid(toy, 3)["response"].tolist() == ["no", "yes", "long"]
 
 # %% [markdown]
-# The 20 of the run that was paid for the format, last step, seed 0:
-
-# %%
-best = best_paid(after)
-read = ["question", "gold", "response", "reward"]
-HTML(as_html(best[read].assign(reward=best["reward"].map("{:.1f}".format))))
-
-# %% [markdown]
-# And of the run with the full reward:
+# The 20 best-paid answers of the last step, seed 0: on the left of the run that was paid for the
+# format, on the right of the run with the full reward.
 
 # %%
 healthy_answers = read_answers("on-policy")
 of_end = healthy_answers["step"] == healthy_answers["step"].max()
 healthy_after = healthy_answers[of_end & (healthy_answers["seed"] == 0)]
-best = best_paid(healthy_after)
-HTML(as_html(best[read].assign(reward=best["reward"].map("{:.1f}".format))))
+best, best_hacked = best_paid(healthy_after), best_paid(after)
+columns = {
+    f"{column}, {name}": answers[column].str.strip().to_numpy()
+    for name, answers in {
+        "format only": best_hacked,
+        "full reward": best,
+    }.items()
+    for column in ("gold", "response")
+}
+HTML(as_html(pd.DataFrame(columns)))
 
 # %% tags=["check"]
-works = best["response"].str.contains(r"\d[-+*/]\d+=\d")
-assert works.mean() > 0.9 and (best["answer_reward"] == 1).all()
-best_hacked = best_paid(after)
-assert not best_hacked["response"].str.contains(r"\d[-+*/]\d+=\d").any()
+calculation = r"(\d+)([-+*/])(\d+)=(\d+)"
+worked = best["response"].str.findall(calculation)
+assert (worked.str.len() > 0).all() and (best["answer_reward"] == 1).all()
+assert all(
+    apply_operator(operator, int(a), int(b)) == int(result)
+    for found in worked
+    for a, operator, b, result in found
+)
+assert not best_hacked["response"].str.contains(r"\d=\d").any()
 assert best_hacked["answer_reward"].mean() < 0.2
 
 # %% [markdown]
-# The first table is the hack, plain to see in a minute: no working, one digit, and the same few
-# digits for every question. In the second each answer has a calculation of the problem's numbers.
-# So this check costs nothing, and it belongs into every run, at its start and at its end.
+# On the left is the hack, plain to see in a minute: no working, one digit, and the same few digits
+# for every question. On the right each answer has a calculation, and it comes out. This check
+# costs nothing, and it belongs into every run, at its start and at its end.
 
 # %% [markdown]
 # ## Groups without signal
@@ -615,7 +624,7 @@ print(rewards_of(format_bonus).tolist())
 
 # %%
 def gradient_of_group(rewards: Tensor) -> Tensor:
-    """(V, V) gradient of Σ A log π by the table's logits."""
+    """(V, V) gradient of Σ advantage · log π by the table's logits."""
     advantages, _ = compute_group_normalized_rewards(
         rewards, len(group), advantage_eps=0.0
     )
@@ -933,8 +942,8 @@ for harder in (middle, hard):
 
 # %% [markdown]
 # On the easy problems all three are alike, within a few points. On harder ones the policy whose
-# dial moved is better, with both seeds: it has trained on them, and the others never saw one. Two
-# seeds say that the direction is plausible, not how large the gain is.
+# dial moved is better, with both seeds: it has trained on such problems, and the others on the
+# easiest alone. Two seeds say that the direction is plausible, not how large the gain is.
 
 # %% [markdown]
 # ## Tags prove nothing
@@ -1099,8 +1108,8 @@ assert torch.equal(reason(ids).logits, banana(ids).logits)
 # %% [markdown]
 # ## Goodhart, and the principal and the agent
 #
-# Goodhart (1975) {cite}`goodhart1975` wrote of statistical regularities that collapse once they are
-# used to steer. The common wording: when a measure becomes a target, it ceases to be a good
+# Charles Goodhart {cite}`goodhart1975` wrote of statistical regularities that collapse once they
+# are used to steer. The common wording: when a measure becomes a target, it ceases to be a good
 # measure. The recorded runs show it in numbers. Before training the format was a good sign. Only
 # an answer in format can be counted right, so an answer in format was right twice as often as any
 # answer. Then the format became the target.
@@ -1116,11 +1125,11 @@ assert sign[0] > 1.8 * counted_right[0].mean()
 assert sign[100] < 0.3 * sign[0]
 
 # %% [markdown]
-# Economists tell the same as the story of a *principal* and an *agent* (Holmström, 1979)
-# {cite}`holmstrom1979`. The principal, who writes the reward, wants solutions and observes a proxy.
-# The agent, the policy, is paid by the proxy and does what is paid. Where the two differ the agent
-# does what pays and not what was wanted; this is *moral hazard*. It is an analogy, not a theory of
-# how language models are trained, but its remedies are recognisable, and each can be run.
+# Economists tell the same as the story of a *principal* and an *agent* {cite}`holmstrom1979`. The
+# principal, who writes the reward, wants solutions and observes a proxy. The agent, the policy, is
+# paid by the proxy and does what is paid. Where the two differ the agent does what pays and not
+# what was wanted; this is *moral hazard*. It is an analogy, not a theory of how language models
+# are trained, but its remedies are recognisable, and each can be run.
 #
 # **1. Stay near proven behaviour.** A penalty $\beta\, \mathrm{KL}(\pi_\theta \| \pi_{ref})$ holds
 # the policy near a reference. The best policy under reward $r$ and this penalty is known in closed
@@ -1217,18 +1226,8 @@ assert measured["measure"].iloc[-1] == "groups without signal"
 HTML(as_html(flown.sample_table()))
 
 # %% tags=["check"]
-assert (
-    flown.checker_sample["kind"]
-    .isin(
-        [
-            "right",
-            "in format, wrong",
-            "not in format",
-            "not right, names the gold number",
-        ]
-    )
-    .all()
-)
+kinds_to_read = set(flown.checker_sample["kind"])
+assert {"right", "in format, wrong", "not in format"} <= kinds_to_read
 
 # %% [markdown]
 # The verdict follows from the shares by a rule with a few dials. If almost all rewards are 0, the
@@ -1384,6 +1383,7 @@ for s, target in [(0.3, 0.5), (1.4, 0.7), (-2.0, 0.5), (9.0, 0.4)]:
 # %% [markdown]
 # ## Next
 #
-# {doc}`07_rollouts` samples the answers that are paid. {doc}`08_tokenization_and_masks` begins with
-# the pieces of GRPO that turn rewards into an update, and {doc}`13_run_grpo` runs it. How groups of unequal difficulty are weighed once they do
-# have a signal is the subject of {doc}`18_difficulty_reweighting`.
+# {doc}`07_rollouts` samples the answers that are paid. {doc}`08_tokenization_and_masks` begins
+# with the pieces of GRPO that turn rewards into an update, and {doc}`13_run_grpo` runs it. How
+# groups of unequal difficulty are weighed once they do have a signal is the subject of
+# {doc}`18_difficulty_reweighting`.
