@@ -13,6 +13,7 @@ roots         ``\sqrt[3]{2}``, ``2√3``, ``sqrt(3)/2``, ``2^{1/3}``      ``\sqr
 intervals     ``[0, 1)``, ``(-\infty, 2] \cup [3, \infty)``             ``0 < x < 1``
 points        ``(1, 2)``, ``(\frac{1}{2}, -3, 0)``                      ``((1, 2), 3)``
 sets          ``\{1, 2\}``, ``{2, 1}``, ``1, 2``: in any order          ``1 or 2``
+a unit        ``2\pi\text{ cm}``, ``2\pi\text{ cm}^2``                  ``2\pi\text{/2}``
 ============  ========================================================  ===========================
 
 A value without a digit, π or a root is a word, not an expression: a gold ``nan`` or ``N/A`` that
@@ -75,7 +76,13 @@ _SPELLINGS = [  # one spelling for each sign, and no marks without a meaning
     (r"^\s*[A-Za-z]\s*(?:=|∈|\\in(?![A-Za-z]))", ""),  # a name, once
 ]
 _COMPILED = [(re.compile(pattern), sign) for pattern, sign in _SPELLINGS]
-_UNIT = re.compile(r"\\(?:text|mathrm|mbox) ?\{([^{}]*)\}(?:\^ ?(?:[23]|\{[23]\}))?$")
+# A unit is words: a digit, a fraction or a command in it would be another number. So would an
+# exponent after nothing, which is the expression's.
+_WORDS = r"[^{}0-9½¼¾\\]*"
+_UNIT = re.compile(
+    rf"\\(?:text|mathrm|mbox) ?\{{({_WORDS}[A-Za-z]{_WORDS}(?:\^[23])?)\}}"
+    r"(?:\^ ?(?:[23]|\{[23]\}))?$"
+)
 _MEANS_SOMETHING = re.compile(r"[0-9∞]|\\pi|\\sqrt")
 _NEXT_FACTOR = re.compile(r"\s*(?:[A-Za-z(]|\\(?:frac|sqrt|pi)(?![A-Za-z]))")
 
@@ -85,7 +92,7 @@ def _clean(text: str) -> str:
         text = pattern.sub(sign, text)
     text = text.strip().removesuffix(".").rstrip()
     unit = _UNIT.search(text)
-    if unit and parse_number(f"1 {unit[1]}") is not None:
+    if unit and parse_number(f"1 {unit[1]}") == 1:
         text = text[: unit.start()]
     if not _MEANS_SOMETHING.search(text):
         raise NotReadableError

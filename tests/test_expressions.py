@@ -38,6 +38,34 @@ def test_a_unit_that_is_another_number_is_not_taken_off():
     assert not any(is_equal(rf"\sqrt{{12}}\text{{ {u}}}", r"2\sqrt{3}") for u in ("cents", "dozen"))
 
 
+@pytest.mark.parametrize("command", ["text", "mathrm", "mbox"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "",
+        " ",
+        "/2",
+        "1/2",
+        "2",
+        r"\frac12",
+        "½",
+        "¾ cm",
+        "½ cups",
+        "/9",
+        "3 cm",
+        "cm 2",
+        "%",
+        "/two",
+    ],
+)
+def test_what_is_no_unit_is_not_taken_off(command, unit):
+    for exponent in ("", "^2", "^{3}"):
+        assert not is_equal(rf"2\sqrt{{3}}\{command}{{{unit}}}{exponent}", r"2\sqrt{3}")
+        assert is_equal(rf"2\sqrt{{3}}\{command}{{ cm}}{exponent}", r"2\sqrt{3}")
+        assert is_equal(rf"2\sqrt{{3}}\{command}{{ km/h}}", r"2\sqrt{3}")
+        assert is_equal(rf"2\sqrt{{3}}\{command}{{ cm²}}", r"2\sqrt{3}")
+
+
 def test_all_real_numbers_are_an_interval():
     assert is_equal(r"(-\infty, +\infty)", "(-∞,∞)")
     assert not is_equal(r"(-\infty, 0)", "(-∞,∞)") and not is_equal("∞", "∞")
