@@ -1,14 +1,14 @@
 """Rewards for a verifiable answer, made of the same parts and each a formula of them.
 
 A grader says whether a response is correct (C) and in format (F); whether the gold number stands
-anywhere in it (A) needs no grader. A formula says what is paid for:
+anywhere in it (N) needs no grader. A formula says what is paid for:
 
 ===================  ======================  =====================================================
 formula              reward                  what it means
 ===================  ======================  =====================================================
 ``answer_only``      C                       only the answer counts
 ``format_bonus``     C + .1·F                a little for writing it so that it can be found
-``partial_credit``   max(C, .5·A) + .1·F     half for the number anywhere: ``1 2 3 … 100`` has it
+``partial_credit``   max(C, .5·N) + .1·F     half for the number anywhere: ``1 2 3 … 100`` has it
 ``format_only``      .1·F                    nothing for the answer: the format is learned, no more
 ``conditional``      C + .1·C·F              the bonus for correct answers alone
 ===================  ======================  =====================================================
@@ -61,7 +61,7 @@ def format_bonus(parts: Parts) -> float:
 
 
 def partial_credit(parts: Parts) -> float:
-    """max(C, .5·A) + .1·F."""
+    """max(C, .5·N) + .1·F."""
     return max(parts.correct, PARTIAL_CREDIT * parts.anywhere) + FORMAT_BONUS * parts.in_format
 
 

@@ -107,12 +107,12 @@ assert marker_reward_fn("#### 1,080", "1080")["answer_reward"] == 1
 
 # %% [markdown]
 # What is paid is a second decision, and it is a formula of three parts, each 0 or 1: $C$, the
-# answer is correct; $F$, it is in format; $A$, the gold number stands anywhere in the text. Each
+# answer is correct; $F$, it is in format; $N$, the gold number stands anywhere in the text. Each
 # formula below is one line, and each has a meaning:
 #
 # - `answer_only`, $C$. Only the answer counts. The assignment's graders are of this kind.
 # - `format_bonus`, $C + 0.1 F$. A little for writing the answer so that it can be found.
-# - `partial_credit`, $\max(C, 0.5 A) + 0.1 F$. Half for the number anywhere.
+# - `partial_credit`, $\max(C, 0.5 N) + 0.1 F$. Half for the number anywhere.
 # - `format_only`, $0.1 F$. Nothing for the answer.
 # - `conditional`, $C + 0.1\, C F$. The bonus for correct answers alone.
 
@@ -139,7 +139,7 @@ def format_bonus(parts: Parts) -> float:
 
 
 def partial_credit(parts: Parts) -> float:
-    """max(C, .5·A) + .1·F."""
+    """max(C, .5·N) + .1·F."""
     return (
         max(parts.correct, PARTIAL_CREDIT * parts.anywhere)
         + FORMAT_BONUS * parts.in_format
@@ -374,8 +374,8 @@ plt.show()
 # %% [markdown]
 # *Validation problems, except for the groups, which are those trained on. Every seed is drawn
 # faintly, the mean with its 95 % t interval. Both rewards teach the format. Only the full one
-# teaches to solve. Without it accuracy stays about where it was and then falls, and in the end all
-# answers of almost all groups earn .1.*
+# teaches to solve. Without it accuracy rises a little, since more answers can be read, and then
+# falls; in the end all answers of almost all groups earn .1.*
 
 
 # %%
@@ -410,8 +410,8 @@ by_seed = at_ends("format only", "answer")
 assert len(by_seed) == 4 and (by_seed[100] < by_seed[0]).all()
 
 # %% [markdown]
-# For some thirty steps accuracy moved little, from .09 to .14, since more of the answers could be
-# read at all. Then it went down, for every seed. The reason can be read in the answers, before and
+# For some thirty steps accuracy rose, from .09 to .14, since more of the answers could be read at
+# all. Then it went down, for every seed. The reason can be read in the answers, before and
 # after. Working takes tokens, and each of them is a chance to miss the format;
 # an answer that skips it is in format more surely.
 
@@ -460,8 +460,9 @@ toy = pd.DataFrame(
 assert best_paid(toy, 3)["response"].tolist() == ["no", "yes", "long"]
 
 # %% [markdown]
-# The 20 best-paid answers of the last step, seed 0: on the left of the run that was paid for the
-# format, on the right of the run with the full reward.
+# Of each seed's validation answers 64 are on record. The 20 best-paid of them after the last step,
+# seed 0: on the left of the run that was paid for the format, on the right of the run with the full
+# reward.
 
 # %%
 healthy_answers = read_answers("on-policy")
@@ -489,10 +490,12 @@ assert all(
 )
 assert not best_hacked["response"].str.contains(r"\d=\d").any()
 assert best_hacked["answer_reward"].mean() < 0.2
+assert len(healthy_after) == len(after) == 64
+assert best_hacked["response"].str.contains(r"<answer> \d </answer>").all()
 
 # %% [markdown]
-# On the left is the hack, plain to see in a minute: no working, one digit, and the same few digits
-# for every question. On the right each answer has a calculation, and it comes out. This check
+# On the left is the hack, plain to see in a minute: no working, and a digit that has nothing to do
+# with the question. On the right each answer has a calculation, and it comes out. This check
 # costs nothing, and it belongs into every run, at its start and at its end.
 
 # %% [markdown]
@@ -543,9 +546,9 @@ plt.show()
 
 # %% [markdown]
 # *A policy that learns moves to the right along the left curves: problems that were half solved
-# become almost solved, and their groups go empty. A larger group helps and costs as many samples.
-# On the right, the variance $p(1-p)$ of a reward of 0 or 1: what there is to compare within a
-# group is most where half of the answers are right.*
+# become almost solved, and their groups go empty. A larger group goes empty less often; it has to
+# be sampled. On the right, the variance $p(1-p)$ of a reward of 0 or 1: what there is to compare
+# within a group is most where half of the answers are right.*
 
 # %% tags=["check", "claim:W4"]
 p = torch.linspace(0, 1, 1001, dtype=torch.float64)
@@ -870,8 +873,10 @@ by_run = signal.pivot_table(
 ).query("step > 0")
 runs_of = ["variant", "seed"]
 asked = by_run["sampled_responses"]
-within = asked.groupby(runs_of).cumsum() <= 7_680  # what "fixed" samples
-useful = 16 * by_run["trained_signal_share"][within]
+before = asked.groupby(runs_of).cumsum() - asked
+# Of the step that crosses 7,680 answers, what "fixed" samples, a part counts.
+part = ((7_680 - before) / asked).clip(0, 1)
+useful = 16 * by_run["trained_signal_share"] * part
 share = by_run.query("step > 40")["trained_signal_share"]
 comparison = pd.DataFrame(
     {
@@ -899,7 +904,7 @@ expected_cost = {
 }
 expected_gain = {
     "fixed": 765.0,
-    "dynamic sampling": 776.0,
+    "dynamic sampling": 787.4,
     "following dial": 845.5,
 }
 for variant in names:
@@ -913,7 +918,7 @@ assert (kept.loc["following dial"] > kept.loc["fixed"]).all()
 
 # %% [markdown]
 # At equal steps both keep more groups with a signal. At equal numbers of sampled answers, the last
-# column, dynamic sampling has hardly more of them than fixed problems, 776 against 765: it chooses
+# column, dynamic sampling has hardly more of them than fixed problems, 787 against 765: it chooses
 # among what it samples, and what it drops has been paid for. It fills the batches, at the price of
 # fewer steps for the same sampling. The dial has more at both counts.
 #
@@ -949,8 +954,9 @@ for harder in (middle, hard):
 # ## Tags prove nothing
 #
 # The format of the r1_zero prompt is a pair of tags after `</think>`. The literal check of the
-# assignment takes the answer from the first `</think> <answer>` to the next `</answer>` and looks
-# at nothing else, so much passes that no one would call well-formed. A stricter check is a few
+# assignment asks that `</think> <answer>` and `</answer>` stand somewhere, and this book's grader
+# then takes the first answer. Neither looks at anything else, so much passes that no one would call
+# well-formed. A stricter check is a few
 # lines: each tag once, in its order, the answer not blank.
 
 # %% tags=["definition"]
@@ -1011,7 +1017,7 @@ assert formats["only in the prompt"] == expected_only_in_prompt
 # The last row is the one to remember. Perfect tags around no thought pass every check of form,
 # and no check of form can refuse them: tags say where a text stands, not what it is.
 #
-# The fourth case has a trap of its own. The prompt explains the format, and so it contains it.
+# "Only in the prompt" has a trap of its own. The prompt explains the format, and so contains it.
 # A program that grades prompt and response together finds every response in format.
 
 # %% tags=["check"]
@@ -1110,26 +1116,37 @@ assert torch.equal(reason(ids).logits, banana(ids).logits)
 #
 # Charles Goodhart {cite}`goodhart1975` wrote of statistical regularities that collapse once they
 # are used to steer. The common wording: when a measure becomes a target, it ceases to be a good
-# measure. The recorded runs show it in numbers. Before training the format was a good sign. Only
-# an answer in format can be counted right, so an answer in format was right twice as often as any
-# answer. Then the format became the target.
+# measure. The recorded runs show it in numbers. While the answer was paid, the format was a good
+# measure of progress: at the eleven validations of the run both rose together. As the target it
+# still rose, and progress went the other way. The rank correlation of the two curves:
 
 # %%
-counted_right = at_ends("format only", "answer")
-in_format = at_ends("format only", "format")
-sign = (counted_right / in_format).mean()
-print(f"right among the answers in format: {sign[0]:.2f} -> {sign[100]:.2f}")
+from scipy.stats import spearmanr
+
+
+def curve(name: str, part: str) -> pd.Series:
+    """A part of the validation rewards at each step, mean over seeds."""
+    rows = runs[name][runs[name]["metric"] == f"curve_mean_{part}_reward"]
+    return rows.groupby("step")["value"].mean()
+
+
+agreement = {
+    name: spearmanr(curve(name, "format"), curve(name, "answer")).statistic
+    for name in runs
+}
+for name, value in agreement.items():
+    print(f"{name}: format and right answers correlate by {value:+.2f}")
 
 # %% tags=["check"]
-assert sign[0] > 1.8 * counted_right[0].mean()
-assert sign[100] < 0.3 * sign[0]
+assert len(curve("full reward", "format")) == 11
+assert agreement["full reward"] > 0.8 and agreement["format only"] < -0.7
 
 # %% [markdown]
 # Economists tell the same as the story of a *principal* and an *agent* {cite}`holmstrom1979`. The
 # principal, who writes the reward, wants solutions and observes a proxy. The agent, the policy, is
 # paid by the proxy and does what is paid. Where the two differ the agent does what pays and not
 # what was wanted; this is *moral hazard*. It is an analogy, not a theory of how language models
-# are trained, but its remedies are recognisable, and each can be run.
+# are trained, but its remedies are recognisable, and each can be tried.
 #
 # **1. Stay near proven behaviour.** A penalty $\beta\, \mathrm{KL}(\pi_\theta \| \pi_{ref})$ holds
 # the policy near a reference. The best policy under reward $r$ and this penalty is known in closed
@@ -1137,7 +1154,9 @@ assert sign[100] < 0.3 * sign[0]
 # pocket policy starts with, and pay only for the format:
 
 # %%
-right_share, format_share = counted_right[0].mean(), in_format[0].mean()
+right_share, format_share = (
+    at_ends("format only", part)[0].mean() for part in ("answer", "format")
+)
 kinds = ("right, in format", "wrong, in format", "not in format")
 reference = torch.tensor(
     [right_share, format_share - right_share, 1 - format_share],
@@ -1166,26 +1185,44 @@ assert leash.loc["not in format", "β = 0.02"] < 0.01
 # **2. Pay for a result that can be checked.** That is RLVR, and the blue line of the figure above:
 # the same policy and the same steps, paid for the answer.
 #
-# **3. Several independent signals in place of one.** A text that fools one check seldom fools two.
-# The search from above, against the smaller of two rewards:
+# **3. Several independent signals in place of one.** Two checks that look at different things are
+# harder to fool at once than either alone. Partial credit looks for the number anywhere. The second
+# check looks at the work: the last calculation has to come out and give the gold number. The search
+# from above gets a calculation among its pieces, one that comes out, and is paid the smaller of the
+# two rewards:
 
 
 # %%
+def last_calculation(response: str, gold: str) -> float:
+    """1 if the last `a*b=c` comes out and c is the gold number."""
+    found = re.findall(r"(\d+)\*(\d+)=(\d+)", response)
+    if not found:
+        return 0.0
+    a, b, result = found[-1]
+    return float(int(a) * int(b) == int(result) and is_equal(result, gold))
+
+
 def smaller_of_two(response: str, gold: str) -> float:
-    """Partial credit, but no more than the reward that reads the marker."""
-    rewards = (paid_by(partial_credit), paid_by(format_bonus))
-    return min(reward(response, gold) for reward in rewards)
+    partly = paid_by(partial_credit)(response, gold)
+    return min(partly, last_calculation(response, gold))
 
 
-one_signal, two_signals = (
-    search(reward) for reward in (paid_by(partial_credit), smaller_of_two)
-)
-print(f"one signal:  {one_signal[0]!r} earns {one_signal[1]:.2f}")
-print(f"two signals: {two_signals[0]!r} earns {two_signals[1]:.2f}")
+pieces.append(f"1*{frequent[0]}={frequent[0]} ")
+for reward in (paid_by(partial_credit), last_calculation, smaller_of_two):
+    text, earned = search(reward)
+    print(f"{text!r} earns {earned:.2f}")
 
 # %% tags=["check"]
-assert one_signal[1] > 0.5 and "…" in one_signal[0]
-assert two_signals[1] < 0.2 and "…" not in two_signals[0]
+one, other, both = (
+    search(reward)[1]
+    for reward in (paid_by(partial_credit), last_calculation, smaller_of_two)
+)
+assert both <= other < 0.1 < 0.5 < one
+
+# %% [markdown]
+# The smaller of two rewards is never easier to earn than either. Here the second check stops the
+# list, and a guess is left, a calculation made up around the most frequent answer. Two checks with
+# the same hole would have stopped nothing.
 
 # %% [markdown]
 # **4. A sample is audited by hand.** `best_paid`, above: the hack is visible in any three of its
@@ -1343,6 +1380,7 @@ def last_number_credit(response: str, gold: str) -> float:
 # %% tags=["check"]
 assert last_number_credit("12-2=10. #### 10", "10") == 1
 assert last_number_credit("12-2=10.", "10") == 0.5
+assert last_number_credit("#### 9 #### 10", "10") == 0.5
 assert last_number_credit(all_numbers, "10") == 0
 assert last_number_credit("no idea", "10") == 0
 text, earned = search(last_number_credit)
