@@ -88,6 +88,7 @@ TRAPS = [  # what it must not fall for
     *(Pair("18%", "0.18", False), Pair("-7 3/4", "-6.25", False), Pair("1.080", "1080", False)),
     Pair("12345678901234567891", "12345678901234567890", False),
     Pair("0.1", "0.1000000000000000055511151231257827", False),
+    *(Pair(a, "18", False) for a in ("18 sextillion", "18 elevenths", "18 possibly")),
     *(Pair("nan", "nan", False), Pair("", "", False)),
 ]
 
@@ -102,6 +103,7 @@ EXPRESSIONS = [
     Pair(r"\frac{3}{\sqrt{12}}", r"\frac{\sqrt{3}}{2}", True),
     Pair("π/3", r"\frac{\pi}{3}", True),
     Pair(r"2\pi \text{ cm}", r"2\pi", True),
+    Pair(r"2\sqrt{3}\text{ cm}^2", r"2\sqrt{3}", True),
     Pair(r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}", True),
     Pair(r"\sqrt{2}-1", r"\frac{1}{1+\sqrt{2}}", True),
     Pair(r"\sqrt[3]{2}", "2^{1/3}", True),
@@ -126,6 +128,13 @@ EXPRESSIONS = [
     Pair("1 or 2", r"\{1,2\}", False),
     Pair(r"2\sqrt{3} or 3\sqrt{2}", r"2\sqrt{3}", False),
     Pair(r"5=2\sqrt{3}", r"2\sqrt{3}", False),
+    *(
+        Pair(rf"2\sqrt{{3}}{unit}", r"2\sqrt{3}", False)
+        for unit in (
+            *(r"\text{/2}", r"\text{1/2}", r"\text{\frac12}", r"\mbox{¾}", r"\text{½}"),
+            *(r"\mathrm{/9}", r"\text{}^2", r"\text{ }^{2}", r"\text{/2}^2", r"\text{½ cm}"),
+        )
+    ),
     Pair("nan", "nan", False),
     Pair("N/A", "N/A", False),
 ]

@@ -37,8 +37,8 @@ def r1_zero_reward_fn(
     r"""Grade a response that ends its reasoning with ``</think> <answer> … </answer>``.
 
     The answer opens at the first ``</think> <answer>`` and is cut at the first ``</answer>`` after
-    it; nothing outside scores. Where the answer holds a ``\boxed{…}``, the last one's content is
-    the answer.
+    it; nothing outside scores. All of it is read: a ``\boxed{…}`` in it counts as its content, so
+    ``\boxed{18} eggs`` is an answer and ``17 or \boxed{18}`` is none.
 
     Args:
         response: What the policy wrote after the prompt.
@@ -54,9 +54,7 @@ def r1_zero_reward_fn(
         TypeError: The response or the gold is not text: an error of the program, not of the policy.
     """
     _require_text(response)
-    answer = find_tagged(response, strict)
-    boxed = find_boxed(answer) if answer is not None else None
-    return _grade(answer if boxed is None else boxed, ground_truth)
+    return _grade(find_tagged(response, strict), ground_truth)
 
 
 def question_only_reward_fn(response: str, ground_truth: str | None) -> dict[str, float]:
@@ -78,7 +76,7 @@ GRADERS: dict[str, RewardFn] = {
 
 def _grade(answer: str | None, ground_truth: str | None) -> dict[str, float]:
     """The three rewards; ``answer`` is None where the format is broken."""
-    correct = is_equal(answer, ground_truth) if answer is not None else False
+    correct = is_equal(unbox(answer), ground_truth) if answer is not None else False
     return {
         "reward": float(correct),
         "format_reward": float(answer is not None),
@@ -157,15 +155,15 @@ _BRACE = re.compile(r"\\boxed\s*\{|\\[{}]|[{}]")
 def find_boxed(text: str) -> str | None:
     r"""The content of the last ``\boxed{…}`` that is closed, None if there is none.
 
-    Of nested boxes the inner one counts. Only the last ``MAX_RESPONSE_CHARS`` are searched, in
-    one pass.
+    Of nested boxes it is the outer one's, and the inner ones are part of it. Only the last
+    ``MAX_RESPONSE_CHARS`` are searched, in one pass.
     """
     text = text[-MAX_RESPONSE_CHARS:]
     last_start = text.rfind("\\boxed")
     if last_start < 0:
         return None
     flat = _FLAT_BOX.match(text, last_start)
-    if flat:  # the usual case, without the scan
+    if flat and text.find("\\boxed") == last_start:  # the usual case, without the scan
         return flat[1]
     # Of each open brace: where its content starts, and whether it is a box's.
     open_braces: list[tuple[int, bool]] = []
@@ -176,6 +174,22 @@ def find_boxed(text: str) -> str | None:
             open_braces.append((brace.end(), token != "{"))
         elif token == "}" and open_braces:
             start, is_box = open_braces.pop()
-            if is_box and (last_box is None or start > last_box[0]):
+            if is_box:
                 last_box = (start, brace.start())
     return None if last_box is None else text[slice(*last_box)]
+
+
+_BOX_COMMAND = re.compile(r"\\boxed\s*(?=\{)")
+
+
+def unbox(answer: str) -> str:
+    r"""The answer with ``\boxed`` taken off: a box around all of it, or the command alone.
+
+    What stands beside a box is still there to be read. The braces that remain keep two numbers
+    apart: ``1\boxed{8}`` is not 18.
+    """
+    answer = answer.strip()
+    if len(answer) > MAX_ANSWER_CHARS or (inside := find_boxed(answer)) is None:
+        return answer
+    whole = answer.removeprefix("\\boxed").lstrip()
+    return _BOX_COMMAND.sub("", inside if whole == f"{{{inside}}}" else answer)

@@ -15,7 +15,7 @@ money      ``$18``, ``-$18``, ``\$18``, ``5€``, ``18 dollars``   ``$18 or $19`
 percent    ``18%``, ``18\%``, ``18 percent``                     ``18% off``, ``18% of 50``
 a unit     ``18 eggs``, ``18 square feet``, ``18 years old``     ``18 of them too many``
 a rate     ``$18 per day``, ``18 km/h``, ``18 pounds of food``   ``18 off``, ``18 below zero``
-a scale    ``18 pairs``                                          ``18 dozen``, ``5k``, ``18 tens``
+a scale    ``18 pairs``                                          ``18 dozen``, ``5k``, ``18 tenths``
 a name     ``x = 18``, ``Answer: 18``, ``The answer is 18``      ``17 = 18``, ``not 18``
 marks      ``**18**``, ``$18$``, ``\(18\)``, ``\text{18 eggs}``  ``17 or 18``, ``18, 17``
 =========  ====================================================  ==================================
@@ -24,8 +24,9 @@ A unit is a plain word or two, and is not compared, since a gold of GSM8K has no
 answers ``18``. So is the percent sign; 106 of the 8,792 golds are percentages, and not one says
 so. Cents are the exception, for they stand beside dollars in one problem and are another number
 of them: ``18 cents`` is equal to ``18 cents`` or ``18¢`` alone (32 of the golds are in cents).
-Every word that can make another number or another claim of it ends the reading: ``18 dozen``,
-``18 less than x``, ``18 of them too many``.
+A list of words, and of forms of words, that make another number or another claim of it ends the
+reading: ``18 dozen``, ``18 elevenths``, ``18 sextillion``, ``18 less than x``, ``18 possibly``. No
+such list is complete. A word that is not on it is taken for a unit: ``18 Dutzend`` is 18.
 """
 
 from __future__ import annotations
@@ -167,11 +168,39 @@ _NOT_UNITS = "|".join(
     will not no never none nothing only about almost nearly roughly approximately maybe perhaps
     the that this these those them they it its we you he she wrong false incorrect impossible
     unknown undefined instead vs versus
+    nth nths thou thous mill mills mils bil bils mio mrd mln bln trn mille doz dzn hund googolplex
+    penny pennies pence basis bps ppm ppb ppt permille permil promille permyriad percentile
+    thrice treble trebled roots rooted squareroot squareroots logarithm logarithms factorials
+    exponent exponents exponential exponentiated times time powers sine cosine tangent minuses
+    opposites inverses reciprocals raised halfs halfes halve nil null nought naught void
+    possibly probably presumably supposedly allegedly apparently hopefully likely unlikely guess
+    guesses guessed estimate estimates estimated approx approximate circa barely hardly scarcely
+    rounded ish nope nah nay neither never rejected refuted refused disproved denied dismissed
+    discarded invalid bogus mistaken mistakenly erroneous inaccurate inexact wrongly doubtful unsure
+    uncertain fake error typo oops cannot cant dont doesnt wasnt alternatively either else
+    fewer lower lesser smaller higher bigger larger greater
     """.split()  # noqa: SIM905
+)
+# Forms of words that do the same: number words written together and their fractions, however
+# spelled (`twentyone`, `fourty`, `elevenths`), large numbers, multiples, prefixes of units alone,
+# and a square or a cube of nothing.
+_NUMBER_WORD = (
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|dozen"
+    "|thir|twen|thirty|fif|fort|four?ty|eigh|nin|twelf|seventy|teen|ty|and"
+)
+_NOT_UNIT_FORMS = "|".join(
+    (
+        rf"(?:{_NUMBER_WORD})+(?:e?s|e?ths?|tieths?|e?ty|folds?|some)?",
+        "[a-z]*(?:hundred|thousand|dozen|illion|illiard)(?:s|ths?)?",
+        "(?:tri|dou|quadru|[a-z]*tu|dec[au]|nonu|octu)[pb]l(?:e[ds]?|ing|y)",
+        "[a-z]*[a-z]fold",
+        "(?:kilo|mega|giga|tera|peta|exa|hecto|deca|deci|centi|milli|micro|nano|pico|femto|atto)s?",
+        r"(?:square|cube|cubic)(?!\s+[a-z])",
+    )
 )
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 _SHORT = "kg|mg|km|cm|mm|ml|cl|dl|lb|oz|ft|yd|mi|hr|sq|cu|kb|mb|gb|tb|tv"  # 18xy is no unit
-_NO = rf"(?!(?:{_NOT_UNITS})(?![a-z]))"
+_NO = rf"(?!(?:{_NOT_UNITS}|{_NOT_UNIT_FORMS})(?![a-z]))"
 _WORD = rf"{_NO}(?:[a-z]{{3,}}(?:-{_NO}[a-z]{{2,}})*|{_SHORT})(?![a-z-])"
 _NOUN = rf"{_WORD}(?:\s+{_WORD}|\s+over(?<=left\sover))?(?:\s*\^\s*[23])?"
 _EACH = rf"(?:\s*/\s*(?:[hs](?![a-z])|{_NOUN})|\s+(?:per|an?|each|every)\s+{_NOUN})"

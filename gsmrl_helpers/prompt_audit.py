@@ -57,7 +57,10 @@ def category_table(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def graded_text(response: str, grader: str) -> str | None:
-    """The piece of a response that a grader compares with the gold; None if there is none."""
+    r"""The piece of a response that a grader compares with the gold; None if there is none.
+
+    All of it is read, and a ``\boxed`` within it counts as its content.
+    """
     return find_boxed(response) if grader == "question_only" else find_tagged(response)
 
 

@@ -20,6 +20,7 @@ from gsmrl_helpers.grading import (
     find_tagged,
     question_only_reward_fn,
     r1_zero_reward_fn,
+    unbox,
 )
 from gsmrl_helpers.numerals import MAX_RESPONSE_CHARS
 from tests.graded import NO_FORMAT, RIGHT, WRAP, WRONG, grade
@@ -33,8 +34,18 @@ from tests.graded import NO_FORMAT, RIGHT, WRAP, WRONG, grade
         ("so 18 </think> <answer> 18 </answer>", RIGHT),
         ("so 18 </think> <answer>18</answer> and 17", RIGHT),
         ("so </think> <answer>\n18\n</answer></answer>", RIGHT),
-        (r"so </think> <answer> it is \boxed{18} </answer>", RIGHT),
-        (r"so </think> <answer> 17, no, \boxed{17} \boxed{18} </answer>", RIGHT),
+        (r"so </think> <answer> \boxed{18} </answer>", RIGHT),
+        (r"so </think> <answer> The answer is $\boxed{18}$. </answer>", RIGHT),
+        (r"so </think> <answer> \boxed{18} eggs </answer>", RIGHT),
+        (r"so </think> <answer> \boxed{\boxed{\text{18 eggs}}} </answer>", RIGHT),
+        (r"so </think> <answer> it is \boxed{18} </answer>", WRONG),
+        (r"so </think> <answer> 17 or \boxed{18} </answer>", WRONG),
+        (r"so </think> <answer> not \boxed{18} </answer>", WRONG),
+        ("so </think> <answer> 1\n\\boxed{18} 2 </answer>", WRONG),
+        (r"so </think> <answer> 1\boxed{8} </answer>", WRONG),
+        (r"so </think> <answer> \boxed{1}\boxed{8} </answer>", WRONG),
+        (r"so </think> <answer> \boxed{17\boxed{18}} </answer>", WRONG),
+        (r"so </think> <answer> 17, no, \boxed{17} \boxed{18} </answer>", WRONG),
         ("</answer> so </think> <answer> 18 </answer>", RIGHT),
         (r"so \boxed{18} </think> <answer> 17 </answer>", WRONG),
         ("so </think> <answer> 17 </answer> <answer> 18 </answer>", WRONG),
@@ -91,7 +102,10 @@ def test_the_lenient_form_forgives_space_and_capitals_and_nothing_else(response,
         (r"$\boxed{18}$ and then \boxed{", RIGHT),
         (r"\boxed{17} or \boxed{18}", RIGHT),
         (r"\boxed{\text{18 eggs}}", RIGHT),
-        (r"\boxed{17 \boxed{18}}", RIGHT),
+        (r"\boxed{17 \boxed{18}}", WRONG),
+        (r"\boxed{17\boxed{18}}", WRONG),
+        (r"\boxed{1\boxed{8}}", WRONG),
+        (r"\boxed{\boxed{18}\boxed{17}}", WRONG),
         (r"\boxed{\boxed{18}} } }", RIGHT),
         (r"{ \boxed{18}", RIGHT),
         (r"\boxed{18}" + " tail" * 1000, RIGHT),
@@ -118,6 +132,15 @@ def test_what_the_finders_return():
     assert find_tagged("a </think> <answer> b") is None
     assert find_boxed(r"\boxed{a} \boxed{\frac{1}{2}} \boxed{c") == r"\frac{1}{2}"
     assert find_boxed("none") is None
+    assert find_boxed(r"\boxed{a \boxed{b}} c") == r"a \boxed{b}"
+    assert unbox(r" \boxed {[0,1)} ") == "[0,1)" and unbox(r"a \boxed{b}") == "a {b}"
+
+
+@pytest.mark.parametrize("gold", [r"2\sqrt{3}", "[0,1)", r"\{1,2\}", "18"])
+def test_a_box_around_the_whole_answer_is_taken_off(gold):
+    for name in GRADERS:
+        assert grade(name, rf"\boxed{{{gold}}}", gold) == RIGHT
+        assert grade(name, rf"5 or \boxed{{{gold}}}", gold) == WRONG
 
 
 @pytest.mark.parametrize("name", sorted(GRADERS))

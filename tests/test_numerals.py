@@ -27,7 +27,7 @@ READ = [
     ("18", r"18kg|18 miles per hour|18 miles/hour|$18/day|$18 / day|18 more eggs|18 square feet"),
     ("18", r"18 km/h|18 eggs left|18 in total|18 years old|18 dollars each|18 cups of tea"),
     ("18", r"18°|18^\circ|18^{\circ}|18°C|18 cm²|18 cm^2|18\text{ cm}^{2}|18 dollars a week"),
-    ("18", r"18 times|18 left over|18 sit-ups|18 dollars in change|18 push-ups per day"),
+    ("18", r"18 left over|18 sit-ups|18 dollars in change|18 push-ups per day"),
     ("18", r"**18**|*18*|`18`|**18.**|**18**.|**18** eggs|result: **18**"),
     ("18", r"x = 18|x=18|$x = 18$|N: 18|x is 18|Answer: 18|ANSWER=18|Total = $18"),
     ("18", r"The answer is 18.|The answer is: $18|the final answer is 18 dollars"),
@@ -51,6 +51,18 @@ def test_a_right_answer_scores_in_every_accepted_form(name, gold, answer):
     assert grade(name, answer, str(parse_number(gold) + 1)) == WRONG
 
 
+# Units that look like words for numbers.
+UNITS = """months paths baths cloths births mouths teeth depths lengths widths moths deaths fish
+ties tents tenants stands bones squares cubes couples triplets pavilions medallions logs kilograms
+kilometers megabytes sandwiches pounds meters points onions twins bundles temples apples sixpacks
+boxes bills nickels dimes weeks rounds islands hands lions blindfolds""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_that_resembles_a_number_word_is_a_unit(unit):
+    assert is_equal(f"18 {unit}", "18") and is_equal(f"18 more {unit}", "18")
+
+
 NEVER_18 = [
     "17=18|17 = 18|18=18|18 = x|x = y = 18|9+9|18+0|18-0|18*1|18 - 1|2*9|2**3|18!|18^1|18²",
     "1 8|1,8|18,|17 or 18|18 or 18|17, 18|18, 17|18;18|$18 or $18|18 18|18:1|18/1/1",
@@ -65,6 +77,17 @@ NEVER_18 = [
     "18 divided by two|18 minus one|18 less than x|18 is wrong|no answer is 18",
     "18 tens|18 scores|18 ones|18 fives|18 fold|18 grand|18 millionths|18 quadrillion|18 halved",
     "18 doubled|18 negated|18 reversed|18 untrue|18 any number|18½|9½9|18/½|½18|½½",
+    "18 elevenths|18 sixteenths|18 trillionths|18 halfs|18 twentieths|18 hundredth|18 nths",
+    "18 sextillion|18 gazillions|18 octodecillion|18 billiards|18 thou|18 mill|18 bil|18 mio",
+    "18 mrd|18 mille|18 per mille|18 kilo|18 kilos|18 doz|18 pennies",
+    "18 pence|18 milli|18 micro",
+    "18 nano|18 tera|18 basis points|18 permille|18 thrice|18 triples",
+    "18 doubles|18 roots|18 square root",
+    "18 squareroot|18 square|18 cube|18 logarithm|18 factorials|18 exponent|18 times|18 decuple",
+    "18 twentyone|18 onehundred|18 fourty|18 sixtyfour|18 twenty-one|18 ninefold|18 quintupled",
+    "18 possibly|18 probably|18 perhaps|18 maybe|18 guess|18 nope|18 rejected|18 refuted",
+    "18 invalid|18 bogus|18 mistaken|18 hardly|18 fewer|18 lower|18 smaller|18 rounded|18 ish",
+    "18 eggs rejected",
     "18e0|1.8e1|0x12|0b10010|１８|१८|٣|eighteen|XVIII|nan|inf|None|$|-| ||the answer is",
     r"\frac{18}{0}|\frac{18}{1}8|\frac{1}{1}8|1\text8|1**8**|36*/2|1$8|1{8}|18_{10}",
     " ".join(map(str, range(1, 101))),

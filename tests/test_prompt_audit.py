@@ -55,6 +55,8 @@ def test_what_a_grader_reads() -> None:
     assert graded_text(TAGGED, "r1_zero") == " 4 "
     assert graded_text(TAGGED, "question_only") is None
     assert graded_text(r"so \boxed{4}", "question_only") == "4"
+    hedged = r"</think> <answer> 3 or \boxed{4} </answer>"
+    assert graded_text(hedged, "r1_zero") == r" 3 or \boxed{4} "
 
 
 @pytest.mark.parametrize(
