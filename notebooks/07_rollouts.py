@@ -37,7 +37,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from textwrap import shorten
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -78,6 +78,7 @@ from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.stopping import StopStrings, decode_text
 from gsmrl_helpers.tables import as_html
 from gsmrl_helpers.tokenization import encode
+from gsmrl_helpers.weight_sync import PROBE, ArrivalCheck, WeightSyncError
 
 use_style()
 torch.set_num_threads(1)  # for a model this small, more only get in the way
@@ -209,13 +210,13 @@ shown = {
     "8 requests, n = 1, one seed": one_seed["requests_n1"]["texts"],
     "1 request, n = 8": one_seed["request_n8"]["texts"],
 }
-beginnings = pd.DataFrame(shown).map(
-    lambda text: shorten(text, 34, placeholder=" …")
+ends = pd.DataFrame(shown).map(
+    lambda text: text.strip() if len(text) < 36 else "… " + text[-34:]
 )
-HTML(as_html(beginnings))
+HTML(as_html(ends))
 
 # %% [markdown]
-# *Recorded: the beginnings of eight answers to one question, twice.*
+# *Recorded: the ends of eight answers to one question, twice.*
 #
 # With $n = 8$ and the seed $s$, vLLM draws the answers with the seeds $s, s + 1, \dots, s + 7$.
 # That is a trap of its own: two requests for one prompt with the seeds 0 and 1 have seven answers
@@ -342,7 +343,7 @@ assert ids_of[:2] == [answer.token_ids for answer in group[:2]]
 #   $p_v = e^{z_v} / \sum_w e^{z_w}$. So $p_v$ becomes $p_v^{1/T}$, up to a common factor. Below 1
 #   the likely become likelier; towards 0 only the likeliest token is left. That is *greedy*
 #   sampling, and it is what $T = 0$ stands for.
-# - *Top-k* keeps the $k$ likeliest tokens.
+# - *Top-k* keeps the $k$ likeliest tokens, and with them whatever is as likely as the $k$-th.
 # - *Top-p* keeps the smallest set of likeliest tokens whose probabilities sum to at least $p$.
 # - *Min-p* keeps tokens with at least the share $m$ of the largest probability.
 #
@@ -399,7 +400,7 @@ samplers = {
     "top-p 0.8": top_80,
     "min-p 0.25": min_p_probs(probs, 0.25),
 }
-pd.DataFrame(samplers, names).T.round(4)
+pd.DataFrame(samplers, names).T.map("{:.4f}".format)
 
 # %% tags=["check"]
 assert torch.equal(min_p_probs(probs, 0.25) > 0, top_80 > 0)
@@ -504,7 +505,8 @@ table = {
     for sampler, rows in by_sampler.items()
     for row, gradient in rows.items()
 }
-pd.DataFrame(table).T.round(4)
+# Adding 0 makes 0 of the -0 that rounding leaves.
+(pd.DataFrame(table).T.round(4) + 0.0).map("{:.4f}".format)
 
 # %% [markdown]
 # Read the column `four`. It is right, and drawn once in ten times. Its logit should rise by .0650.
@@ -519,7 +521,7 @@ pd.DataFrame(table).T.round(4)
 shown = {"∇J": "all", "unchanged log π": "wrong", "weights π/μ": "right"}
 hatches = ["", "//", ".."]
 figure, axes = plt.subplots(
-    1, 3, figsize=(9, 2.9), layout="constrained", sharey=True
+    1, 3, figsize=(7.5, 3.2), layout="constrained", sharey=True
 )
 for ax, (sampler, rows) in zip(axes, by_sampler.items(), strict=True):
     for k, (row, name) in enumerate(shown.items()):
@@ -534,8 +536,10 @@ for ax, (sampler, rows) in zip(axes, by_sampler.items(), strict=True):
         )
     ax.axhline(0, color="black", lw=0.8)
     ax.set(title=sampler, xticks=range(4), xticklabels=names)
+    ax.tick_params(labelsize=10)
 axes[0].set(ylabel="change of the logit")
-axes[0].legend(fontsize=7)
+handles = axes[0].get_legend_handles_labels()
+figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=10)
 plt.show()
 
 # %% [markdown]
@@ -640,19 +644,23 @@ assert min(off["top-p 0.8"]["weights π/μ", "∇J"]) > 0.1
 
 
 # %%
+vocabulary = small_batch.VOCABULARY
+
+
 def sample_from_table(policy, ids: list[int], u: Sequence[float], params):
-    """Token ids that the table policy writes after `ids`, one for each u."""
+    """Token ids that the table policy writes after `ids`: up to <eos>."""
     written = []
     for value in u:
         logits = policy(torch.tensor([ids + written])).logits[:, -1]
         uniform = torch.tensor([value], dtype=torch.float64)
         written += sample_next_token(logits, uniform, params).tolist()
+        if written[-1] == vocabulary.index("<eos>"):
+            break
     return written
 
 
 # %%
 table_policy = small_batch.make_policy()
-vocabulary = small_batch.VOCABULARY
 start = [vocabulary.index(token) for token in small_batch.PROMPTS[0].split()]
 answers = {}
 for temperature in (1.0, 0.0):
@@ -665,6 +673,10 @@ for temperature in (1.0, 0.0):
         " ".join(vocabulary[token] for token in ids) for ids in written
     ]
 pd.DataFrame(answers, range(1, 9)).rename(columns=lambda t: f"T = {t:g}")
+
+# %% [markdown]
+# *Eight answers of at most three tokens, one stream of random numbers a row. An answer that reaches
+# `<eos>` is over.*
 
 # %% [markdown]
 # The same for the pocket policy, with 16 problems and 8 answers each.
@@ -698,6 +710,9 @@ assert abs(result["largest |A|"] - expected_advantage) < 1e-9
 assert compared.loc["groups without signal", "T = 1"] < 0.8
 expected_text = "so 4 ."
 assert set(answers[0.0]) == {expected_text} and len(set(answers[1.0])) > 2
+for words in map(str.split, answers[1.0]):
+    assert "<eos>" not in words[:-1]
+    assert len(words) == 3 or words[-1] == "<eos>"
 
 # %% [markdown]
 # Greedy answers of this policy are right far more often. At each of twenty tokens a draw takes a
@@ -968,8 +983,10 @@ plt.show()
 
 # %% [markdown]
 # *One group of eight, if no answer ended (the first three) and with the lengths of this group (the
-# last). Without a cache the work grows with the square of the length; with it, by eight tokens a
-# step, which a start of eight prompts hides for a long time.*
+# last). Without a cache the work grows with the square of the length. With one it grows by eight
+# tokens a step. The curve `cache` looks nearly flat because it starts high: eight whole prompts
+# went through the model before the first step, and eight tokens more are little beside them. Where
+# the prompt is shared the start is an eighth of that, and the same eight tokens show.*
 #
 # Over several prompts the template comes in too: of a prompt's tokens most are the same for all.
 
@@ -989,15 +1006,17 @@ assert through == shared + rest + drawn
 # %% [markdown]
 # Memory is the price. A token's keys and values are 2 numbers for each layer, head and dimension
 # of a head. For OLMo-2-0425-1B, with 16 layers and 16 heads of 128 dimensions in bfloat16, that is
-# $2 \cdot 16 \cdot 16 \cdot 128 \cdot 2 = 131{,}072$ bytes a token, and 256 rows of 700 tokens take
-# 23 GB: many times the model itself. It is why a server has a GPU of its own, why it refuses or
-# delays requests when the cache is full, and why vLLM keeps it in small blocks that rows with the
-# same prompt share.
+# $2 \cdot 16 \cdot 16 \cdot 128 \cdot 2 = 131{,}072$ bytes a token. A row of up to 384 tokens of
+# prompt and 512 of response has up to 896, and 256 such rows take 30 GB: ten times the model itself
+# ({doc}`29_hardware` computes the rest with the same rows). It is why a server has a GPU of its
+# own, why it refuses or delays requests when the cache is full, and why vLLM keeps it in small
+# blocks that rows with the same prompt share.
 
 # %% tags=["check"]
 per_token = 2 * 16 * 16 * 128 * 2
 assert per_token == 131_072
-assert round(256 * 700 * per_token / 1e9) == 23
+assert round(256 * (384 + 512) * per_token / 1e9) == 30
+assert round(256 * (384 + 512) * per_token / (2 * 1_484_916_736)) == 10
 
 # %% [markdown]
 # ## Two processes
@@ -1193,9 +1212,61 @@ assert sync["before"]["log_prob_difference"]["mean"] > 0.01
 # The log-probabilities are the sharper probe: one update changes few greedy answers, and a server
 # that never gets one goes on to answer sensibly. Its answers are those of an older and older
 # policy, the gradient is off-policy without anybody having asked for it, and no error is raised.
-# The `VLLMServer` of this book therefore scores a fixed text after each sync, and refuses to go on
-# where it disagrees with the trainer by more than rounding.
+# The `VLLMServer` of this book therefore scores a fixed text after each sync and goes by two rules:
 #
+# 1. The *mean* difference from the trainer's scores may be $\sqrt{\epsilon}$ of the server's dtype:
+#    .0003 nats in float32, .09 in bfloat16. More is an error. This catches a layer that was missed,
+#    half a file, another model; and in float32 also a server that is one update behind.
+# 2. Where other bits were sent than the time before, the server must not give the answer of the
+#    time before, to the last bit. This catches a server that got nothing at all, in each dtype.
+#
+# The second is there because the first has to leave room for bfloat16's rounding. The stale server
+# above is .066 off at its *largest* token, so its mean passes there. What neither rule sees is an
+# update that arrived in part, where the missing rest is worth less than .09 nats. Here are both on
+# a server that keeps the policy before all updates, while the trainer has made two:
+
+# %%
+class Deaf:
+    """The client of a server that keeps the weights it has."""
+
+    def __init__(self, policy) -> None:
+        self.policy = policy
+
+    def score(self, ids: list[int]) -> list[float]:
+        return trainer_log_probs(self.policy, ids[:1], ids[1:]).tolist()
+
+
+def verdict(check: ArrivalCheck, policy) -> str:
+    try:
+        return f"passes, {check.check(policy):.4f} nats off"
+    except WeightSyncError as error:
+        return f"error: {error}"
+
+
+fixed_text = encode(tokenizer, PROBE)
+alarms = {}
+for dtype in (torch.float32, torch.bfloat16):
+    first_rule = ArrivalCheck(Deaf(model), fixed_text, dtype)
+    alarms[dtype, 1] = verdict(first_rule, policy)
+    both_rules = ArrivalCheck(Deaf(model), fixed_text, dtype)
+    both_rules.check(model)  # the sync before, whose answer is kept
+    alarms[dtype, 2] = verdict(both_rules, policy)
+
+# %% tags=["nbval-ignore-output"]
+for (dtype, n_rules), text in alarms.items():
+    label = f"{dtype}, {'both rules' if n_rules == 2 else 'rule 1 alone'}: "
+    print(fill(label + text, 76, subsequent_indent="    "))
+
+# %% tags=["check"]
+assert "disagree" in alarms[torch.float32, 1]
+assert alarms[torch.bfloat16, 1].startswith("passes")
+for dtype, rounded in ((torch.float32, 0.0003), (torch.bfloat16, 0.09)):
+    assert "the update reached no weight" in alarms[dtype, 2]
+    tolerance = ArrivalCheck(Deaf(model), fixed_text, dtype).tolerance
+    assert abs(tolerance / rounded - 1) < 0.2
+assert 0.01 < stale["largest difference"] < 0.09
+
+# %% [markdown]
 # ### Keys and values of the old weights
 #
 # The cache of prompts holds what the *old* weights computed. With new weights and old keys and
@@ -1570,4 +1641,4 @@ for batch_size in (24, 8, 5):
 # ## Next
 #
 # {doc}`08_tokenization_and_masks` makes tensors of the rollouts, and {doc}`12_grpo_train_step`
-# takes the step.
+# takes the step. {doc}`29_hardware` computes what the two processes need of two GPUs.
