@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gsmrl_helpers.command_reports import report, say_errors
+from gsmrl_helpers.command_reports import PROFILE_HELP, report, say_errors
 from gsmrl_helpers.grade_command import grade_command
 from gsmrl_helpers.notebook_commands import notebooks_app
 from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
@@ -73,7 +73,7 @@ def parse_overrides(settings: list[str]) -> dict[str, Any]:
 @say_errors
 def run(
     experiment: Annotated[str, typer.Argument(help="The experiment's name, such as on-policy.")],
-    profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
+    profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     seeds: Annotated[str, typer.Option(help="0, or 0,1,5, or 0-3.")] = "0",
     variants: Annotated[str | None, typer.Option(help="Some of them, as in grpo,rft.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = RUNS_DIR,
@@ -109,7 +109,7 @@ app.command("grade")(say_errors(grade_command))
 @say_errors
 def record(
     name: Annotated[str | None, typer.Argument(help="The recording; without it, a list.")] = None,
-    profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
+    profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
 ) -> None:

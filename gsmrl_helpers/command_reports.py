@@ -1,4 +1,5 @@
-"""How a command of `gsmrl` ends: with an error that can be mended, or a list of problems."""
+"""What the commands of `gsmrl` share: how --profile is explained, and how a command ends, with an
+error that can be mended or a list of problems."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+
+from gsmrl_helpers.options import profile_names
+
+PROFILE_HELP = f"The scale: {', '.join(profile_names())}."
 
 
 def say_errors(command: Callable[..., None]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from gsmrl_helpers.options import (
     ImportanceReweighting,
     KLEstimator,
     LossNormalization,
+    profile_names,
 )
 from gsmrl_helpers.prompting import Prompt, get_prompt
 from gsmrl_helpers.vllm_config import VLLMConfig
@@ -166,12 +167,6 @@ class RunConfig(BaseModel):
         """The prompt, its reward function replaced where `reward` names another one."""
         prompt = get_prompt(self.prompt)
         return prompt.with_reward(self.reward) if self.reward else prompt
-
-
-def profile_names() -> list[str]:
-    """The profiles that come with the package."""
-    files = (resources.files("gsmrl_helpers") / "profiles").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def read_profile(name: str) -> dict[str, Any]:

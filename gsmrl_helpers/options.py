@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import resources
 from typing import Any, Literal, get_args
 
 Baseline = Literal["mean", "none"]
@@ -10,6 +11,12 @@ AdvantageNormalizer = Literal["std", "none", "mean"]
 ImportanceReweighting = Literal["none", "noclip", "grpo", "gspo", "cispo"]
 LossNormalization = Literal["sequence", "constant", "token"]
 KLEstimator = Literal["k1", "k2", "k3"]
+
+
+def profile_names() -> list[str]:
+    """The profiles that come with the package."""
+    files = (resources.files("gsmrl_helpers") / "profiles").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def require_choice(name: str, value: Any, allowed: Any) -> None:

@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
+from gsmrl_helpers.command_reports import PROFILE_HELP
+
 
 def plan_command(
-    profile: Annotated[str, typer.Option(help="The scale, such as pocket or two_gpu.")] = "pocket",
+    profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     experiment: Annotated[str, typer.Option(help="The experiment's name.")] = "on-policy",
     variant: Annotated[str, typer.Option(help="One of the experiment's.")] = "standard",
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value")] = None,
     gpu: Annotated[str | None, typer.Option(help="H100, RTX 4080, …: its memory.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of the longest.")] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of the longest; without it, counted or assumed.")
+    ] = None,
     response_tokens: Annotated[float | None, typer.Option(min=1, help="On average.")] = None,
     sampling_speed: Annotated[float | None, typer.Option(help="Tokens per second.")] = None,
     training_speed: Annotated[float | None, typer.Option(help="Tokens per second.")] = None,

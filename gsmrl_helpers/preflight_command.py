@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from gsmrl_helpers.command_reports import PROFILE_HELP
+
 
 def preflight_command(
     experiment: Annotated[str, typer.Option(help="The experiment's name.")] = "on-policy",
-    profile: Annotated[str, typer.Option(help="The scale: pocket or two_gpu.")] = "pocket",
+    profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     variant: Annotated[str, typer.Option(help="One of the experiment's.")] = "standard",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     problems: Annotated[int, typer.Option(min=1, help="Training problems to ask.")] = 64,

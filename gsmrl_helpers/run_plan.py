@@ -56,8 +56,9 @@ class DevicePlan:
         device: such as "cuda:0".
         use: "trains", "samples", or both.
         phases: bytes of each part in each phase.
-        capacity: the device's memory, None where it is not known.
+        capacity: the device's memory, or a server's share of it; None where it is not known.
         note: what else there is to say.
+        share: of the device's memory, for a server, which takes all of it.
     """
 
     device: str
@@ -65,6 +66,7 @@ class DevicePlan:
     phases: dict[str, Parts]
     capacity: float | None
     note: str = ""
+    share: float | None = None
 
     @property
     def peak(self) -> tuple[str, float]:
@@ -74,7 +76,8 @@ class DevicePlan:
     @property
     def fits(self) -> bool | None:
         """Whether the peak is within the capacity; None where that is not known."""
-        return None if self.capacity is None else self.peak[1] <= self.capacity
+        # A server's parts add up to its share, apart from the rounding of the sum.
+        return None if self.capacity is None else self.peak[1] <= self.capacity * (1 + 1e-9)
 
     def table(self) -> pd.DataFrame:
         """GB of every part in every phase, with the sums."""
@@ -86,10 +89,15 @@ class DevicePlan:
     def verdict(self) -> str:
         """One line: the peak, and whether it fits."""
         phase, n_bytes = self.peak
-        text = f"{self.device} {self.use}: {n_bytes / GB:.1f} GB at its peak ({phase})"
-        if self.capacity is not None:
-            text += f" of {self.capacity / GB:.0f} GB: {'fits' if self.fits else 'DOES NOT FIT'}"
-        return text + (f"; {self.note}" if self.note else "")
+        if self.share is not None and self.fits:
+            whole = self.capacity / self.share
+            text = f"takes its share, {self.share:g} of {whole / GB:.0f} GB"
+        else:
+            text = f"{n_bytes / GB:.1f} GB at its peak ({phase})"
+            if self.capacity is not None:
+                verdict = "fits" if self.fits else "DOES NOT FIT"
+                text += f" of {self.capacity / GB:.3g} GB: {verdict}"
+        return f"{self.device} {self.use}: {text}" + (f"; {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True)
@@ -206,14 +214,16 @@ def engine_plan(config: RunConfig, work: Workload, gpu_memory: float | None) -> 
     weights = work.shape.n_parameters * e
     of_a_row = work.row_tokens * kv_bytes_per_token(work.shape, e)
     if server.device == "cpu":
-        parts, capacity = {"weights": weights, "KV cache": server.cpu_kv_cache_gib * 2.0**30}, None
+        parts = {"weights": weights, "KV cache": server.cpu_kv_cache_gib * 2.0**30}
+        capacity = share = None
     else:
-        room = server.gpu_memory_utilization * gpu_memory - weights - SERVER_RESERVE
+        share = server.gpu_memory_utilization
+        capacity = share * gpu_memory
+        room = capacity - weights - SERVER_RESERVE
         parts = {"weights": weights, "CUDA": SERVER_RESERVE, "KV cache": max(room, of_a_row)}
-        capacity = server.gpu_memory_utilization * gpu_memory
     rows = parts["KV cache"] / of_a_row
     note = f"keys and values of {rows:.0f} rows of {work.row_tokens} tokens at once"
-    return DevicePlan(server.device, "samples", {"sampling": parts}, capacity, note)
+    return DevicePlan(server.device, "samples", {"sampling": parts}, capacity, note, share)
 
 
 def longest_prompt(config: RunConfig) -> int:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from gsmrl_helpers import runs
 from gsmrl_helpers.cli import app, parse_overrides, parse_seeds
+from gsmrl_helpers.options import profile_names
 
 runner = CliRunner()
 
@@ -95,3 +96,10 @@ def test_run_passes_its_options_on_and_reports_failures(monkeypatch, failures, c
         "fresh": True,
         "variants": ["a", "b"],
     }
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "preflight", "record"])
+def test_help_names_every_profile(command: str) -> None:
+    help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300"}).output
+    for name in profile_names():
+        assert name in help_text

@@ -43,6 +43,21 @@ def test_a_server_s_share_of_its_gpu() -> None:
     assert (trainer.device, server.device) == ("cuda:0", "cuda:1")
 
 
+def test_a_server_s_verdict_names_its_share() -> None:
+    server = plan_of("two_gpu").devices[1]
+    assert server.verdict().startswith("cuda:1 samples: takes its share, 0.85 of 80 GB; keys and")
+    too_small = plan_run(make_config("rtx4080"), gpu_memory=4 * GB).devices[1]
+    assert not too_small.fits
+    assert "of 3.4 GB: DOES NOT FIT" in too_small.verdict()
+    # The parts add up to the share; a rounded sum does not make it too small.
+    for percent in range(30, 96):
+        vllm = make_config("two_gpu").vllm.model_copy(
+            update={"gpu_memory_utilization": percent / 100}
+        )
+        config = make_config("two_gpu").model_copy(update={"vllm": vllm})
+        assert plan_run(config, gpu_memory=141 * GB).devices[1].fits
+
+
 def test_a_gpu_for_two_holds_them_in_turn() -> None:
     (device,) = plan_of("one_gpu").devices
     assert device.peak[0] == "sampling"
