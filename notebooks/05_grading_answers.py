@@ -76,6 +76,7 @@ from gsmrl_helpers.grader_corpora import (
 from gsmrl_helpers.grading import (
     question_only_reward_fn,
     r1_zero_reward_fn,
+    unbox,
 )
 from gsmrl_helpers.numerals import Numeral, parse_number, parse_numeral
 from gsmrl_helpers.paths import RESULTS_DIR
@@ -184,7 +185,7 @@ assert final["the trick is always paid"] < 0.01
 #
 # ## Four short graders
 #
-# Each of these takes one line, and each has been used.
+# Each of these is a few lines long, and each has been used.
 
 
 # %%
@@ -205,8 +206,7 @@ def as_floats(answer: str, gold: str) -> bool:
 
 # %% [markdown]
 # The fourth evaluates the answer as Python. **Never do that.** Whoever wrote the answer then runs
-# programs on your machine. Even where nothing can be harmed, an answer can be an object that says
-# of itself that it is equal to everything.
+# programs on your machine. Even where nothing can be harmed, an answer need not be a number.
 
 
 # %%
@@ -218,17 +218,14 @@ def evaluated(answer: str, gold: str) -> bool:
         return False
 
 
-EQUAL_TO_ALL = "type('Any', (), {'__eq__': lambda *_: True})()"
-
 # %% tags=["check"]
 assert evaluated("9*2", "18") and evaluated("18.0", "18")
-assert evaluated(EQUAL_TO_ALL, "18") and evaluated(EQUAL_TO_ALL, "-7")
-assert as_floats("nan", "18") and as_floats("nan", "-7")
-assert contains("17 18 19", "18") and last_number("17 = 18", "18")
+assert as_floats("18.0", "18") and not as_floats("17", "18")
+assert contains("17 or 18", "18") and last_number("17 = 18", "18")
 
 # %% [markdown]
-# `as_floats` has a hole that is easy to overlook: no comparison with NaN is true, so the difference
-# is not larger than the tolerance. With `contains` it pays to list numbers.
+# Each of the four takes some answer for right that is not. Three of them can be fooled without
+# any knowledge of the gold; that is the first exercise of this chapter.
 #
 # Two lists put graders to the test. `FORMS` has ways to write a right answer, `TRAPS` has wrong
 # answers and answers that do not commit to one number. Beside the four, `math-verify`
@@ -247,8 +244,6 @@ judges = {
     "this book": is_equal,
 }
 cases = [
-    Pair(EQUAL_TO_ALL, "18", False),
-    Pair("nan", "18", False),
     *TRAPS,
     *FORMS,
 ]
@@ -324,7 +319,10 @@ _LENIENT_CLOSING = re.compile(r"</answer>", re.IGNORECASE)
 
 
 def find_tagged(response: str, strict: bool = True) -> str | None:
-    """The text from the first `</think> <answer>` to the next `</answer>`."""
+    """The text from the first `</think> <answer>` to the next `</answer>`.
+
+    The literal tags are the assignment's; that the first counts is ours.
+    """
     if strict:
         _, opened, rest = response.partition("</think> <answer>")
         answer, closed, _ = rest.partition("</answer>")
@@ -345,8 +343,10 @@ assert find_tagged("So. </think>\n<answer> 18 </answer>", False) == " 18 "
 
 # %% [markdown]
 # By default the tags are literal, with one space between them. That is how the published figures
-# for this prompt were counted. With `strict=False` white space and capitals do not matter. The
-# table has the reward and whether the response is in format; the gold is 18.
+# for this prompt were counted, and this format test is the only part of the rule that is the
+# assignment's. Its own grader is described publicly as splitting at the *last* `<answer>`; that
+# the *first* answer counts is a rule of this book. With `strict=False` white space and capitals do
+# not matter. The table has the reward and whether the response is in format; the gold is 18.
 
 
 # %%
@@ -490,7 +490,7 @@ def find_boxed(text: str) -> str | None:
     if last_start < 0:
         return None
     flat = _FLAT_BOX.match(text, last_start)
-    if flat:  # the usual case, without the scan
+    if flat and text.find("\\boxed") == last_start:  # the usual case
         return flat[1]
     # Of each open brace: where its content starts, and whether it is a box's.
     open_braces: list[tuple[int, bool]] = []
@@ -501,7 +501,7 @@ def find_boxed(text: str) -> str | None:
             open_braces.append((brace.end(), token != "{"))
         elif token == "}" and open_braces:
             start, is_box = open_braces.pop()
-            if is_box and (last_box is None or start > last_box[0]):
+            if is_box:
                 last_box = (start, brace.start())
     return None if last_box is None else text[slice(*last_box)]
 
@@ -509,6 +509,7 @@ def find_boxed(text: str) -> str | None:
 # %% tags=["check"]
 assert find_boxed(r"\boxed{17} or \boxed{\frac{1}{2}}") == r"\frac{1}{2}"
 assert find_boxed(r"\boxed{18} and then \boxed{") == "18"
+assert find_boxed(r"\boxed{17\boxed{18}}") == r"17\boxed{18}"
 assert find_boxed(r"\boxed{18") is None
 assert find_boxed(r"\boxed{" * 20_000) is None
 
@@ -519,6 +520,7 @@ boxes = graded(
         r"\boxed {\text{18 eggs}}",
         r"\boxed{17}, no: \boxed{18}",
         r"\boxed{18} \boxed{17}",
+        r"\boxed{17\boxed{18}}",
         r"18 \boxed{}",
         r"\boxed{18",
         r"\boxed 18",
@@ -532,13 +534,42 @@ show(boxes)
 # %% tags=["check"]
 assert boxes["reward"].tolist() == [
     *3 * [right],
-    *2 * [wrong],
+    *3 * [wrong],
     *2 * [unformatted],
 ]
 
 # %% [markdown]
-# Two boxes are not two chances: the policy has to know which number comes last. Where `<answer>`
-# holds a box, the box is the answer.
+# Two boxes are not two chances: the policy has to know which number comes last. Of nested boxes
+# the outer one is read, with all that is in it.
+#
+# Where `<answer>` holds a box, the box is not cut out. The command `\boxed` is taken off, and the
+# whole answer is read as any other.
+
+# %%
+boxes_in_tags = graded(
+    [
+        rf"</think> <answer> {answer} </answer>"
+        for answer in (
+            r"\boxed{18}",
+            r"The answer is \boxed{18}.",
+            r"\boxed{18} eggs",
+            r"17 or \boxed{18}",
+            r"not \boxed{18}",
+            r"1\boxed{8}",
+            r"I get \boxed{18}",
+        )
+    ],
+    {"reward": r1_zero_reward_fn},
+)
+
+# %%
+show(boxes_in_tags)
+
+# %% tags=["check"]
+assert boxes_in_tags["reward"].tolist() == [*3 * [right], *4 * [wrong]]
+
+# %% [markdown]
+# The last row is the price: words that the grader does not know around a box, and no reward.
 #
 # ## Numbers
 #
@@ -677,7 +708,13 @@ assert n_scored(around) == [
 # stand beside dollars in the same problem, so `18 cents` and `$18` are two numbers. A gold of 18
 # cents takes cents only.
 #
-# What makes another number of it, or leaves a choice, ends the reading.
+# What makes another number of it, or leaves a choice, ends the reading. For words this takes a
+# list, and patterns for families of words: `18 dozen`, `18 elevenths`, `18 sextillion`, `18
+# possibly`. No such list is complete, and **a word that is not on it is taken for a unit**.
+#
+# Arithmetic is not an answer, with one exception: a fraction is a numeral, not a calculation, and
+# it need not be reduced. So `36/2` and `\frac{36}{2}` *are* accepted for 18. A policy can leave one
+# division to the grader, and nothing else.
 
 # %%
 hedged = sort_by_verdict(
@@ -687,9 +724,9 @@ hedged = sort_by_verdict(
             ["17 or 18", "17, 18", "1 8", "17\n18", "18:1"],
         ),
         "an equation": ("18", ["17 = 18", "x = y = 18", "18 = 18"]),
-        "arithmetic": ("18", ["9+9", "2*9", "18!", "18 squared"]),
-        "a scale": ("18", ["18 million", "18k", "18 dozen", "18 tens"]),
-        "a claim of it": ("18", ["not 18", "about 18", "18 or so", "18 off"]),
+        "arithmetic": ("18", ["9+9", "2*9", "72/2/2", "18 squared"]),
+        "a scale": ("18", ["18 million", "18k", "18 dozen", "18 tenths"]),
+        "a claim of it": ("18", ["not 18", "18 or so", "18 possibly"]),
         "no number": ("18", ["eighteen", "nan", "inf", "1.8e1", "0x12", ""]),
         "no gold": ("nan", ["nan", "0", "18"]),
     }
@@ -702,6 +739,7 @@ show(hedged)
 assert all(accepted == 0 for accepted, _ in n_scored(hedged))
 assert not any(is_equal(answer, None) for answer in ("", "None", "nan"))
 assert not is_equal(" ".join(map(str, range(100))), "18")
+assert is_equal("36/2", "18") and is_equal(r"\frac{36}{2}", "18")
 
 # %% [markdown]
 # A gold that is missing, empty or `nan` never scores. One that still holds `####` was read
@@ -1006,7 +1044,15 @@ costs = [
     ("one number, nothing else", ("17 or 18", "18"), ("I have 18", "18")),
     ("commas at thousands only", ("1,8", "18"), ("1 080", "1080")),
     ("no words that scale", ("18 million", "18"), ("2 million", "2000000")),
+    ("a list of words", ("18 dozen", "18"), ("18 Dutzend", "18")),
+    ("and of forms", ("18 doubles", "18"), ("18 times", "18")),
+    (
+        "all around a box",
+        (r"17 or \boxed{18}", "18"),
+        (r"so \boxed{18}", "18"),
+    ),
     ("no arithmetic", ("9+9", "18"), (r"6\cdot\frac{1}{2}", "3")),
+    ("but a division", ("18/1", "18"), ("36/2", "18")),
     ("no rounding", ("0.33", "1/3"), ("3.46", r"2\sqrt{3}")),
     ("the gate", ("9^{9^9}", r"2\pi"), ("2^{1/8}", "2^{1/8}")),
 ]
@@ -1014,7 +1060,7 @@ costs = [
 # %%
 price = []
 for rule, good, bad in costs:
-    scores, pays = is_equal(*good), is_equal(*bad)
+    scores, pays = (is_equal(unbox(a), gold) for a, gold in (good, bad))
     price.append(
         {
             "rule": rule,
@@ -1030,14 +1076,25 @@ for rule, good, bad in costs:
 show(pd.DataFrame(price))
 
 # %% tags=["check"]
-assert [row["verdict"] for row in price] == [1, 1, 0, 0, 0, 0, 0, 0, 0]
-assert [row["its verdict"] for row in price] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
+positives = {row["rule"] for row in price if row["its verdict"]}
+assert positives == {
+    "a unit is not compared",
+    "a list of words",
+    "but a division",
+}
+scoring = {row["rule"] for row in price if row["verdict"]}
+assert scoring == {
+    *("a unit is not compared", "nor is the percent sign", "but a division"),
+}
 
 # %% [markdown]
-# Nearly all prices are false negatives. The one false positive, goats for eggs, is paid knowingly:
-# the answer still has to be 18, so there is nothing in it for a policy that does not know the
-# number. This is a good test for a rule. Ask not whether a wrong answer can pass, but whether one
-# can pass that was written without solving the problem.
+# Most prices are false negatives. Three answers are paid that can be called wrong. *Goats* for
+# eggs: the answer still has to be 18, so there is nothing in it for a policy that does not know
+# the number. *Dutzend* is German for dozen, so the text says 216; it is not on the list, and is
+# taken for a unit. Again the 18 must be known, and whoever knows it has no reason to add the word,
+# but the answer is wrong. And with *36/2* the last step is left to the grader. This is a good test
+# for a rule. Ask not whether a wrong answer can pass, but whether one can pass that was written
+# without solving the problem.
 #
 # The rules that find the answer have prices, too. A response that corrects itself after
 # `</answer>` stays wrong, and the literal format loses what the lenient one would find.
@@ -1108,7 +1165,7 @@ show(shown)
 
 # %% tags=["check"]
 who = shown["right is"].value_counts()
-assert who["ours"] == 20 and who["theirs"] == 9
+assert who["ours"] > who["theirs"] > 0
 
 # %% [markdown]
 # On expressions that pass the gate the two agree but for one, which is no surprise: the last word
@@ -1120,7 +1177,11 @@ assert who["ours"] == 20 and who["theirs"] == 9
 # ## A million inputs
 #
 # `tools/fuzz_grader.py` draws texts from the pieces that a grader knows, numbers written in
-# accepted ways or changed by one digit, and pairs of expressions. Its record:
+# accepted ways or changed by one digit, and pairs of expressions. What is not drawn is not tested:
+# the words are a handful (`eggs`, `million`, `cents`, `or`), not those of a dictionary, and the
+# contents of `\text{…}` come from the same few pieces. So a zero in the table says nothing of a
+# word like *Dutzend*. Verdicts are known for the numbers and expressions only; of the other texts
+# it is counted whether they raise or leave the range of rewards. Its record:
 
 # %%
 fuzz = json.loads((RESULTS_DIR / "grader-fuzz.json").read_text())
@@ -1264,10 +1325,9 @@ assert "line 5: not JSON" in finished.stderr
 # :label: ex-05-attack
 #
 # *Medium, 15 minutes.* Write `fool(name)`. It returns one answer, made **without knowing the
-# gold**, that the grader `name` takes for right whatever positive gold below 1,000 it has. `name`
-# is `"contains"`, `"floats"` or `"eval"`, the short graders from the beginning. Do not look at
-# their holes again before you have looked for them yourself. Then try your strings on the real
-# one.
+# gold**, that the grader `name` takes for right whatever integer gold from 0 to 999 it has. `name`
+# is `"contains"`, `"floats"` or `"eval"`, the short graders from the beginning. Read their code:
+# nothing else is needed. Then try your strings on the real one.
 #
 # :::{dropdown} Hint
 # One of them does not mind long answers, one has a comparison that fails, and one lets you define
@@ -1287,10 +1347,11 @@ def fool(name: str) -> str:
 
 # %% tags=["check"]
 short_graders = {"contains": contains, "floats": as_floats, "eval": evaluated}
+below_1000 = [str(number) for number in range(1_000)]
 for name, grader in short_graders.items():
-    assert all(grader(fool(name), gold) for gold in golds), name
-    assert not any(is_equal(fool(name), gold) for gold in golds), name
-    for gold in golds:
+    assert all(grader(fool(name), gold) for gold in below_1000), name
+    assert not any(is_equal(fool(name), gold) for gold in below_1000), name
+    for gold in below_1000[::37]:
         tagged = f"</think> <answer> {fool(name)} </answer>"
         assert r1_zero_reward_fn(tagged, gold)["reward"] == 0
         boxed = rf"\boxed{{{fool(name)}}}"
@@ -1334,6 +1395,8 @@ def parse_scaled(text: str) -> Fraction | None:
 # %% tags=["check"]
 assert parse_scaled("2 million") == parse_scaled("$2 Million") == 2 * 10**6
 assert parse_scaled("109.2 million") == 109_200_000
+assert parse_scaled("1.5 billion") == 3 * parse_scaled("$0.5 billion")
+assert parse_scaled("7 billion") == 7 * 10**9
 assert parse_scaled("-1/3 thousand") == Fraction(-1000, 3)
 refused = ["2", "million", "2 or 3 million", "2 million eggs", "2 million 1"]
 refused += ["2 dozen million", "two million", "nan million", "", "2 zillion"]
@@ -1350,6 +1413,13 @@ assert not [text for text in refused if parse_scaled(text) is not None]
 #
 # :::{dropdown} Hint
 # Divide by the number of wrong pairs in the first case and of right ones in the second.
+# :::
+#
+# :::{dropdown} Worked answer
+# $1 - \alpha - \beta$ is left. On `TRAPS + FORMS` the grader `last_number` takes 11 of 23 wrong
+# answers for right and misses 10 of 17 right ones: $1 - .48 - .59 = -.07$. Nothing is left; the
+# update would prefer wrong answers a little. The lists are made to be hard. On the answers of a
+# policy both shares are others, and so is the pull.
 # :::
 # ```
 
@@ -1374,11 +1444,12 @@ assert error_rates(contains, two_of_each) == (0.5, 0.0)
 assert error_rates(as_floats, two_of_each) == (0.0, 0.5)
 assert error_rates(is_equal, TRAPS + FORMS) == (0.0, 0.0)
 alpha, beta = error_rates(last_number, TRAPS + FORMS)
-assert alpha > 0.3 and 0.0 < beta < 1.0
+assert (round(alpha * 23), round(beta * 17)) == (11, 10)
+assert -0.07 < 1 - alpha - beta < -0.06
 
 # %% [markdown]
 # ## Next
 #
-# The grader says what is right. What is *paid* need not be the same: {doc}`10_advantages` turns
-# rewards into weights, and {doc}`13_run_grpo` trains with them. What three prompts
-# make of one policy is in {doc}`04_prompting_baselines`.
+# The grader says what is right. What is *paid* need not be the same: {doc}`06_reward_functions`
+# pays for other things, too, and shows what becomes of it. What three prompts make of one policy
+# is in {doc}`04_prompting_baselines`.
