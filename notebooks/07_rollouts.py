@@ -211,7 +211,7 @@ shown = {
     "1 request, n = 8": one_seed["request_n8"]["texts"],
 }
 ends = pd.DataFrame(shown).map(
-    lambda text: text.strip() if len(text) < 36 else "… " + text[-34:]
+    lambda text: "… " + text[-36:].split(" ", 1)[1]
 )
 HTML(as_html(ends))
 
@@ -1224,6 +1224,7 @@ assert sync["before"]["log_prob_difference"]["mean"] > 0.01
 # above is .066 off at its *largest* token, so its mean passes there. What neither rule sees is an
 # update that arrived in part, where the missing rest is worth less than .09 nats. Here are both on
 # a server that keeps the policy before all updates, while the trainer has made two:
+
 
 # %%
 class Deaf:
