@@ -167,7 +167,9 @@ class VLLMServer:
         else:
             self._transfer = ReloadTransfer(server.client, server.process.folder, dtype)
         self._transfer.open(device)
-        self._arrival = ArrivalCheck(server.client, encode(self.tokenizer, PROBE), dtype)
+        self._wake(server)
+        probe_ids = encode(self.tokenizer, PROBE)
+        self._arrival = ArrivalCheck(server.client, probe_ids, dtype, self.model)
 
     def _send(self, server: RunningServer, policy: nn.Module) -> None:
         try:

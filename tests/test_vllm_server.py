@@ -331,6 +331,7 @@ def greedy_token(server: VLLMServer) -> int:
 def test_a_sync_pauses_updates_resets_and_resumes(fake, server):
     policy = synced(server, seed=5)
     assert [request["path"].split("?")[0] for request in fake.requests()] == [
+        "/v1/completions",  # what the checkpoint answers
         *("/pause", "/collective_rpc", "/reset_prefix_cache", "/resume", "/v1/completions"),
     ]
     assert greedy_token(server) == policy.theta.argmax() != Unigram().theta.argmax()
@@ -346,7 +347,7 @@ def test_a_server_that_sleeps_is_woken_for_each_task(fake):
         synced(server)
         server.generate_completions(["1"], PARAMS)
         paths = [request["path"].split("?")[0] for request in fake.requests()]
-        assert paths[:2] == ["/wake_up", "/pause"]
+        assert paths[:4] == ["/wake_up", "/v1/completions", "/wake_up", "/pause"]
         assert paths[-3:] == ["/wake_up", "/v1/completions", "/sleep"]
         assert paths.count("/sleep") == 1
 
@@ -381,10 +382,43 @@ def test_a_sync_that_would_be_silently_wrong_is_an_error(fake, server, fault, me
         server.sync_policy_weights(policy)
 
 
-def test_weights_that_did_not_arrive_at_the_first_sync_are_noticed(fake, server):
-    fake.switch("loads_nothing")
+def test_other_weights_than_were_sent_are_noticed(fake, server):
+    fake.switch("loads_other")
     with pytest.raises(WeightSyncError, match=r"disagree by .* nats"):
         synced(server, seed=5)
+
+
+def nudged() -> Unigram:
+    """The served policy but for one weight, by far less than the tolerance of the comparison."""
+    policy = Unigram()
+    with torch.no_grad():
+        policy.theta[7] += 1e-5
+    return policy
+
+
+def test_a_first_sync_that_loads_nothing_is_an_error_however_small_the_change(fake, server):
+    server.init_weight_sync("cpu")
+    fake.switch("loads_nothing")
+    server.sync_policy_weights(Unigram())  # nothing to load
+    with pytest.raises(WeightSyncError, match="reached no weight"):
+        server.sync_policy_weights(nudged())
+    with pytest.raises(WeightSyncError, match="reached no weight"):  # the first of a new server
+        server.sync_policy_weights(nudged())
+    fake.switch("loads_nothing", on=False)
+    server.sync_policy_weights(nudged())
+    assert server.restarts == 2
+
+
+def test_a_restarted_server_that_loads_nothing_is_an_error(fake, server):
+    server.init_weight_sync("cpu")
+    server.sync_policy_weights(nudged())
+    fake.switch("loads_nothing")
+    os.killpg(server.running.process.group, signal.SIGKILL)
+    with (
+        pytest.warns(ServerRestartedWarning),
+        pytest.raises(WeightSyncError, match="reached no weight"),
+    ):
+        server.generate_completions(PROMPTS, PARAMS)
 
 
 def test_a_sync_of_the_same_weights_is_none_to_complain_about(server):

@@ -5,12 +5,20 @@ from __future__ import annotations
 import base64
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 
 from gsmrl_helpers.vllm_client import ServerResponseError, ServerTimeoutError
-from gsmrl_helpers.weight_sync import NcclTransfer, policy_weights, run_together
+from gsmrl_helpers.weight_sync import (
+    NcclTransfer,
+    WeightSyncError,
+    bits_of,
+    checkpoint_weights,
+    policy_weights,
+    run_together,
+)
 from tests.tiny_policy import make_policy
 
 
@@ -102,3 +110,33 @@ def test_tied_weights_are_sent_under_each_of_their_names() -> None:
     weights = dict(policy_weights(policy, torch.float32))
     assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
     assert set(weights) == set(policy.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_checkpoint_has_the_bits_of_the_policy_that_it_is_of(
+    tmp_path: Path, dtype: torch.dtype, tied: bool
+) -> None:
+    policy = make_policy()
+    if tied:
+        policy.config.tie_word_embeddings = True
+        policy.lm_head.weight = policy.model.embed_tokens.weight
+    policy.save_pretrained(tmp_path)
+    saved = bits_of(checkpoint_weights(str(tmp_path)), dtype)
+    ours = bits_of(policy_weights(policy, dtype), dtype)
+    assert ours.keys() - saved.keys() == ({"lm_head.weight"} if tied else set())
+    assert saved == {name: ours[name] for name in saved}
+    with torch.no_grad():
+        policy.model.norm.weight[0] *= 1.01
+    changed = bits_of(policy_weights(policy, dtype), dtype)
+    assert [name for name in ours if ours[name] != changed[name]] == ["model.norm.weight"]
+
+
+def test_bits_are_the_same_where_the_sign_of_a_zero_differs() -> None:
+    signed = [("w", torch.tensor([-0.0, 1.0]))], [("w", torch.tensor([0.0, 1.0]))]
+    assert bits_of(signed[0], torch.float32) == bits_of(signed[1], torch.float32)
+
+
+def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightSyncError, match=r"has no \*\.safetensors"):
+        list(checkpoint_weights(str(tmp_path)))
