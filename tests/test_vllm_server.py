@@ -201,27 +201,47 @@ def test_only_our_own_group_is_signalled(fake, server):
     twin.wait()
 
 
-def test_the_server_dies_with_its_parent():
+def test_the_server_and_its_folder_go_with_a_killed_parent(tmp_path):
+    (tmp_path / "other").mkdir()
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys, time; from gsmrl_helpers.server_process import ServerProcess\n"
             "command = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
-            "print(ServerProcess(command).group, flush=True); time.sleep(600)",
+            "process = ServerProcess(command)\n"
+            "(process.folder / 'weights').mkdir()\n"
+            "print(process.group, process.folder, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    group = int(parent.stdout.readline())
+    group, folder = parent.stdout.readline().split()
+    assert Path(folder).parent == tmp_path and Path(folder, "weights").is_dir()
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and group_lives(group):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (group_lives(int(group)) or Path(folder).exists()):
         time.sleep(0.1)
-    assert not group_lives(group)
+    assert not group_lives(int(group))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["other", "gsmrl-server-link"])
+def test_the_guard_removes_no_folder_but_a_server_s(tmp_path, name):
+    folder, kept = tmp_path / name, tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    folder.symlink_to(kept) if "link" in name else kept.rename(folder)
+    nobody = 0  # is not the guard's parent: so that this one is gone at once
+    command = [sys.executable, "-I", process_module.GUARD, str(nobody), folder, "sleep", "600"]
+    guard = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert guard.wait(60) == -signal.SIGKILL
+    guard.communicate(timeout=60)  # its pipe is closed: the remover has ended, too
+    assert (folder / "file").exists()
 
 
 def group_lives(group: int) -> bool:
@@ -241,7 +261,7 @@ def test_a_process_that_ends_is_noticed_with_its_last_words():
     deadline = time.monotonic() + 30
     while process.running() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not process.running() and process.last_lines(1) == "two"
+    assert not process.running() and process.last_lines(2) == "two\n(ended with exit code 3)"
     process.stop()
 
 
