@@ -45,9 +45,9 @@ def remove_after_group(folder: Path) -> None:
     Nothing but a folder of ours is removed: by its name, its owner, and no link.
     """
     group = os.getpgrp()
-    if os.fork() != 0:
+    if (remover := os.fork()) != 0:
+        os.setpgid(remover, remover)  # here, so that it has left before the group is ended
         return
-    os.setsid()
     deadline = time.monotonic() + GROUP_END_S
     while group_lives(group) and time.monotonic() < deadline:
         time.sleep(POLL_S)

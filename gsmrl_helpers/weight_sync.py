@@ -28,6 +28,7 @@ from gsmrl_helpers.server_process import ServerError
 from gsmrl_helpers.vllm_client import ServerTimeoutError, VLLMClient
 
 PROBE = "Ann has 12 apples and buys 5 more. 12 + 5 = 17. She has 17 apples."
+NCCL_RELEASES = ("0.32", "0.33")
 
 
 class WeightSyncError(ServerError):
@@ -79,7 +80,8 @@ class ReloadTransfer:
 class NcclTransfer:
     """By NCCL broadcast: the trainer is rank 0, the server's workers are the ranks after it.
 
-    Written against vLLM 0.32 (`vllm/distributed/weight_transfer/nccl_engine.py`); the trainer's
+    Written against vLLM 0.32 and 0.33 (`vllm/distributed/weight_transfer/nccl_engine.py`), and no
+    other is accepted, as a broadcast that is read otherwise may wait for ever; the trainer's
     side is PyTorch's own NCCL, so that the trainer need not import vLLM. Both must load the same
     NCCL release. NCCL refuses two ranks on one GPU: there, use `ReloadTransfer`. A broadcast whose
     other side failed may keep the trainer's GPU waiting for ever; end the process then, and the run
@@ -100,6 +102,12 @@ class NcclTransfer:
         self.device: torch.device | None = None
 
     def open(self, device: torch.device) -> None:
+        version = self.client.get("/version")["version"]
+        if not version.startswith(tuple(f"{release}." for release in NCCL_RELEASES)):
+            raise WeightSyncError(
+                f"the server is vLLM {version}; weight_sync: nccl is written against the interface "
+                f"of {' and '.join(NCCL_RELEASES)}. Install one of these, or set weight_sync: reload"
+            )
         world_size = 1 + self.client.get("/get_world_size")["world_size"]
         unique_id = self.nccl.unique_id()
         init_info = {

@@ -95,3 +95,13 @@ def test_run_passes_its_options_on_and_reports_failures(monkeypatch, failures, c
         "fresh": True,
         "variants": ["a", "b"],
     }
+
+
+def test_an_interrupted_run_says_how_it_goes_on(monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gsmrl_helpers.runs.run_experiment", interrupted)
+    result = CliRunner().invoke(cli.app, ["run", "on-policy"])
+    assert result.exit_code == 130
+    assert result.output == "interrupted: the same command goes on from the last checkpoint\n"

@@ -333,6 +333,35 @@ def test_the_server_s_gpu_is_counted_among_those_that_the_trainer_sees(monkeypat
         environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
 
 
+def test_a_gpu_that_the_machine_does_not_have_is_refused(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpu = VLLMConfig(python="python", device="cuda:1")
+    assert environment("no folder", gpu)["CUDA_VISIBLE_DEVICES"] == "1"
+    with pytest.raises(ValueError, match=r"cuda:2, but 2 GPUs are to be seen.*vllm\.device"):
+        environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
+
+
+def test_a_policy_that_is_not_there_and_a_program_that_says_nothing_are_named(fake):
+    with pytest.raises(ServerStartError, match=r"no such policy: .*nowhere"):
+        VLLMServer(fake.model / "nowhere", fake.config())
+    mute = VLLMServer(fake.model, VLLMConfig(python="true"))
+    with pytest.raises(ServerStartError, match=r"ended while it started.*\n.*exit code 0"):
+        mute.start()
+
+
+def test_the_trainer_s_cached_memory_is_given_back_before_the_server_wakes(fake, monkeypatch):
+    before: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: before.append([r["path"] for r in fake.requests()])
+    )
+    with fake.server(sleep=True) as server:
+        server.generate_completions(["1"], PARAMS)
+        assert before == [[]] and fake.requests()[0]["path"] == "/wake_up"
+
+
 # --- weights -----------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ class Recorder:
     """A server's client and PyTorch's NCCL in one; writes down what is called, in order."""
 
     request_timeout = 10.0
+    version = "0.32.1"
 
     def __init__(self, fails: str = "") -> None:
         self.calls: list[str] = []
@@ -34,7 +35,7 @@ class Recorder:
         self.fails = fails
 
     def get(self, path: str) -> dict:
-        return {"world_size": 2}
+        return {"world_size": 2, "version": self.version}
 
     def post(self, path: str, body: dict | None = None, timeout: float = 1.0) -> dict:
         self.calls.append(path)
@@ -140,3 +141,12 @@ def test_bits_are_the_same_where_the_sign_of_a_zero_differs() -> None:
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightSyncError, match=r"has no \*\.safetensors"):
         list(checkpoint_weights(str(tmp_path)))
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.34.0", "0.3.2", "1.0.0"])
+def test_a_vllm_of_another_interface_is_refused_before_anybody_waits(version: str) -> None:
+    recorder = Recorder()
+    recorder.version = version
+    with pytest.raises(WeightSyncError, match=rf"vLLM {version}.*0\.32 and 0\.33.*reload"):
+        NcclTransfer(recorder, torch.float32, nccl=recorder).open(torch.device("cpu"))
+    assert recorder.calls == []
