@@ -106,7 +106,7 @@ class NcclTransfer:
         if not version.startswith(tuple(f"{release}." for release in NCCL_RELEASES)):
             raise WeightSyncError(
                 f"the server is vLLM {version}; weight_sync: nccl is written against the interface "
-                f"of {' and '.join(NCCL_RELEASES)}. Install one of these, or set weight_sync: reload"
+                f"of {' and '.join(NCCL_RELEASES)}. Install one of them, or set weight_sync: reload"
             )
         world_size = 1 + self.client.get("/get_world_size")["world_size"]
         unique_id = self.nccl.unique_id()

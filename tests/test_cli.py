@@ -102,6 +102,6 @@ def test_an_interrupted_run_says_how_it_goes_on(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gsmrl_helpers.runs.run_experiment", interrupted)
-    result = CliRunner().invoke(cli.app, ["run", "on-policy"])
+    result = runner.invoke(app, ["run", "on-policy"])
     assert result.exit_code == 130
     assert result.output == "interrupted: the same command goes on from the last checkpoint\n"
