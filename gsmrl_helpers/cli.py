@@ -84,16 +84,20 @@ def run(
     """Run an experiment's variants, once a seed; a run that is finished is kept."""
     from gsmrl_helpers import runs
 
-    failures = runs.run_experiment(
-        experiment,
-        profile,
-        parse_seeds(seeds),
-        runs_dir,
-        jobs=jobs,
-        overrides=parse_overrides(settings or []),
-        fresh=fresh,
-        variants=variants.split(",") if variants else None,
-    )
+    try:
+        failures = runs.run_experiment(
+            experiment,
+            profile,
+            parse_seeds(seeds),
+            runs_dir,
+            jobs=jobs,
+            overrides=parse_overrides(settings or []),
+            fresh=fresh,
+            variants=variants.split(",") if variants else None,
+        )
+    except KeyboardInterrupt as interrupt:
+        typer.echo("interrupted: the same command goes on from the last checkpoint", err=True)
+        raise typer.Exit(130) from interrupt
     for failure in failures:
         typer.echo(f"error: {failure}", err=True)
     if failures:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from gsmrl_helpers.process_guard import FOLDER_PREFIX
+
 LOOPBACK = "127.0.0.1"
 GRACE_S = 15.0  # between SIGTERM and SIGKILL
 GUARD = Path(__file__).with_name("process_guard.py")
@@ -78,12 +80,12 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         if os.name != "posix":
             raise ValueError(f"a server needs Linux, macOS or WSL; this system is {os.name!r}")
-        self._folder = tempfile.TemporaryDirectory(prefix="gsmrl-server-")
+        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)
         self.folder = Path(self._folder.name)
         self._log = self.folder / "server.log"
         with self._log.open("wb") as log:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", str(GUARD), str(os.getpid()), *command],
+                [sys.executable, "-I", str(GUARD), str(os.getpid()), str(self.folder), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

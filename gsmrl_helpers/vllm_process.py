@@ -130,12 +130,15 @@ def environment(model: str, config: VLLMConfig) -> dict[str, str]:
 def visible_gpu(index: int) -> str:
     """The GPU that this process knows as cuda:index: it may itself see some of them only."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if seen is None:
-        return str(index)
-    if index >= len(gpus := seen.split(",")):
+    if seen is None:  # a PyTorch without CUDA cannot count them
+        count = torch.cuda.device_count() if torch.version.cuda else index + 1
+        gpus = [str(i) for i in range(count)]
+    else:
+        gpus = [gpu for gpu in seen.split(",") if gpu]
+    if index >= len(gpus):
         raise ValueError(
-            f"the server's device is cuda:{index}, but {len(gpus)} GPUs are to be "
-            f"seen: CUDA_VISIBLE_DEVICES={seen}"
+            f"the server's device is cuda:{index}, but {len(gpus)} GPUs are to be seen "
+            f"(CUDA_VISIBLE_DEVICES={seen}): give one of them as vllm.device, counted from cuda:0"
         )
     return gpus[index]
 

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from gsmrl_helpers.engine import Completion
 from gsmrl_helpers.sampling import SamplingParams
-from gsmrl_helpers.server_process import ServerError
+from gsmrl_helpers.server_process import ServerError, ServerStartError
 from gsmrl_helpers.tokenization import encode
 from gsmrl_helpers.vllm_client import ServerDiedError, ServerResponseError
 from gsmrl_helpers.vllm_config import VLLMConfig
@@ -52,6 +52,9 @@ class VLLMServer:
         config: how the server is run.
         dtype: of the server's weights and computations.
 
+    Raises:
+        ServerStartError: there is no such policy.
+
     Attributes:
         restarts: how often the server was started again.
     """
@@ -63,7 +66,13 @@ class VLLMServer:
         dtype: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
         self.model, self.config, self.dtype = str(model), config, dtype
-        self.tokenizer = AutoTokenizer.from_pretrained(self.model)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(self.model)
+        except (OSError, ValueError) as error:
+            raise ServerStartError(
+                f"no such policy: {self.model!r} is no folder with a policy and its tokenizer, and "
+                f"no name on the Hub that can be loaded ({str(error).splitlines()[0]})"
+            ) from error
         self.restarts = 0
         self.running: RunningServer | None = None
         self._policy: nn.Module | None = None
@@ -167,7 +176,9 @@ class VLLMServer:
         else:
             self._transfer = ReloadTransfer(server.client, server.process.folder, dtype)
         self._transfer.open(device)
-        self._arrival = ArrivalCheck(server.client, encode(self.tokenizer, PROBE), dtype)
+        self._wake(server)
+        probe_ids = encode(self.tokenizer, PROBE)
+        self._arrival = ArrivalCheck(server.client, probe_ids, dtype, self.model)
 
     def _send(self, server: RunningServer, policy: nn.Module) -> None:
         try:
@@ -183,6 +194,8 @@ class VLLMServer:
     def _wake(self, server: RunningServer) -> None:
         """Give a sleeping server its memory back; one that is awake stays as it is."""
         if self.config.sleep:
+            if torch.cuda.is_initialized():  # what the trainer keeps but does not use, on one card
+                torch.cuda.empty_cache()
             server.client.post("/wake_up")
 
     # --- deaths --------------------------------------------------------------------------------

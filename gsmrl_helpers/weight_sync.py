@@ -10,12 +10,14 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -26,6 +28,7 @@ from gsmrl_helpers.server_process import ServerError
 from gsmrl_helpers.vllm_client import ServerTimeoutError, VLLMClient
 
 PROBE = "Ann has 12 apples and buys 5 more. 12 + 5 = 17. She has 17 apples."
+NCCL_RELEASES = ("0.32", "0.33")
 
 
 class WeightSyncError(ServerError):
@@ -77,7 +80,8 @@ class ReloadTransfer:
 class NcclTransfer:
     """By NCCL broadcast: the trainer is rank 0, the server's workers are the ranks after it.
 
-    Written against vLLM 0.32 (`vllm/distributed/weight_transfer/nccl_engine.py`); the trainer's
+    Written against vLLM 0.32 and 0.33 (`vllm/distributed/weight_transfer/nccl_engine.py`), and no
+    other is accepted, as a broadcast that is read otherwise may wait for ever; the trainer's
     side is PyTorch's own NCCL, so that the trainer need not import vLLM. Both must load the same
     NCCL release. NCCL refuses two ranks on one GPU: there, use `ReloadTransfer`. A broadcast whose
     other side failed may keep the trainer's GPU waiting for ever; end the process then, and the run
@@ -98,6 +102,12 @@ class NcclTransfer:
         self.device: torch.device | None = None
 
     def open(self, device: torch.device) -> None:
+        version = self.client.get("/version")["version"]
+        if not version.startswith(tuple(f"{release}." for release in NCCL_RELEASES)):
+            raise WeightSyncError(
+                f"the server is vLLM {version}; weight_sync: nccl is written against the interface "
+                f"of {' and '.join(NCCL_RELEASES)}. Install one of them, or set weight_sync: reload"
+            )
         world_size = 1 + self.client.get("/get_world_size")["world_size"]
         unique_id = self.nccl.unique_id()
         init_info = {
@@ -181,20 +191,25 @@ class ArrivalCheck:
 
     The two must agree within √ε of the engine's dtype, on average over the tokens (.0003 in
     float32, .09 in bfloat16): a layer that was missed, a head that stayed or half a file do not.
-    And where the bits that were sent are not those of the time before, the engine's answer must
-    not be the one of the time before: one step may move the policy by less than bfloat16 rounds.
+    And where the weights that were sent are not those that the engine had, its answer must not be
+    the one that it gave with them. It is asked when this is made, too, so that the first sync is
+    checked like all others. One step may move the policy by less than bfloat16 rounds: then the
+    weights are the same.
 
     Args:
-        client: the server's.
+        client: the server's; it still serves the checkpoint.
         probe_ids: the text's token ids, at least two.
         dtype: of the server's weights.
+        checkpoint: the folder or the Hub's name of the weights that the server started with.
     """
 
-    def __init__(self, client: VLLMClient, probe_ids: list[int], dtype: torch.dtype) -> None:
+    def __init__(
+        self, client: VLLMClient, probe_ids: list[int], dtype: torch.dtype, checkpoint: str
+    ) -> None:
         self.client, self.probe_ids, self.dtype = client, probe_ids, dtype
         self.tolerance = torch.finfo(dtype).eps ** 0.5
-        self._sent: int | None = None
-        self._answer: list[float] | None = None
+        self._sent = bits_of(checkpoint_weights(checkpoint), dtype)
+        self._answer = client.score(probe_ids)
 
     def check(self, policy: nn.Module) -> float:
         """Compare, and return the mean difference in nats.
@@ -202,11 +217,14 @@ class ArrivalCheck:
         Raises:
             WeightSyncError: the engine does not have the policy's weights.
         """
-        sent, answer = self._bits(policy), self.client.score(self.probe_ids)
-        if self._answer == answer and self._sent != sent:
+        sent = bits_of(policy_weights(policy, self.dtype), self.dtype)
+        answer = self.client.score(self.probe_ids)
+        # A checkpoint names tied weights once, the policy names them twice.
+        changed = any(sent[name] != self._sent[name] for name in sent.keys() & self._sent.keys())
+        if changed and answer == self._answer:
             raise WeightSyncError(
                 "the update reached no weight: the engine's log-probabilities are, to the last "
-                "bit, those before it, though the policy has changed"
+                "bit, those before it, though it was sent other weights than it had"
             )
         ours = self._trainer_log_probs(policy)
         difference = (ours - torch.tensor(answer)).abs().mean().item()
@@ -225,10 +243,34 @@ class ArrivalCheck:
         with evaluation_mode(policy):
             return get_response_log_probs(policy, ids[:, :-1], ids[:, 1:])["log_probs"][0].cpu()
 
-    def _bits(self, policy: nn.Module) -> int:
-        """A sum over the bits of what was sent."""
-        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        return sum(
-            int(tensor.contiguous().view(integer[tensor.element_size()]).sum(dtype=torch.int64))
-            for _, tensor in policy_weights(policy, self.dtype)
+
+def checkpoint_weights(checkpoint: str) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a checkpoint's safetensors files, one after the other.
+
+    Args:
+        checkpoint: a folder, or a name on the Hub whose files have been downloaded.
+
+    Raises:
+        WeightSyncError: it has no such files.
+    """
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(checkpoint, local_files_only=True))
+    if not (files := sorted(folder.glob("*.safetensors"))):
+        raise WeightSyncError(
+            f"{checkpoint} has no *.safetensors, with which the first sync is compared: save the "
+            "policy with save_pretrained"
         )
+    for file in files:
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  (it is no mapping)
+                yield name, tensors.get_tensor(name)
+
+
+def bits_of(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, int]:
+    """For each weight a sum over its bits in `dtype`; -0 counts as 0, as it computes the same."""
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    return {
+        name: int((tensor.to(dtype) + 0.0).contiguous().view(integer).sum(dtype=torch.int64))
+        for name, tensor in weights
+    }

@@ -114,6 +114,8 @@ class Fake(BaseHTTPRequestHandler):
             return self.answer({"error": "Worker failed with error 'half a file'"}, 500)
         if not fault("loads_nothing"):
             Fake.log_probs = load_log_probs(Path(body["kwargs"]["weights_path"]))
+        if fault("loads_other"):
+            Fake.log_probs = Fake.log_probs[::-1]
         return self.answer({"results": [None]})
 
 

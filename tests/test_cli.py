@@ -103,3 +103,13 @@ def test_help_names_every_profile(command: str) -> None:
     help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300"}).output
     for name in profile_names():
         assert name in help_text
+
+
+def test_an_interrupted_run_says_how_it_goes_on(monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gsmrl_helpers.runs.run_experiment", interrupted)
+    result = runner.invoke(app, ["run", "on-policy"])
+    assert result.exit_code == 130
+    assert result.output == "interrupted: the same command goes on from the last checkpoint\n"

@@ -6,6 +6,7 @@ import pytest
 
 from gsmrl_helpers.config import make_config, profile_names, read_profile
 from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config, run_command
+from gsmrl_helpers.vllm_config import VLLMConfig
 
 
 def test_the_assignment_s_settings() -> None:
@@ -109,3 +110,21 @@ def test_a_reward_is_replaced_by_name() -> None:
     config = make_config("pocket", overrides={"reward": "question_only"})
     assert config.prompt_object().name == "r1_zero"
     assert config.prompt_object().reward_fn("\\boxed{3}", "3")["reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[("--host", "0.0.0.0"), ("--host=0.0.0.0",), ("--ho=0.0.0.0",), ("--port", "80")],
+        *[("--served_model_name=x",), ("--generation-config", "auto"), ("--seed=1",)],
+        *[("--block-size", "32", "--model", "x"), ("--dtype=float16",), ("--host 0.0.0.0",)],
+    ],
+)
+def test_extra_arguments_that_would_undo_the_server_s_own_are_refused(words):
+    with pytest.raises(ValueError, match=r"extra_args may not have '--.*is set by.*is allowed but"):
+        VLLMConfig(python="python", extra_args=words)
+
+
+def test_other_extra_arguments_are_handed_on():
+    words = ("--block-size", "32", "--model-impl=auto", "-tp", "2")
+    assert VLLMConfig(python="python", extra_args=words).extra_args == words

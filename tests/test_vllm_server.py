@@ -201,27 +201,47 @@ def test_only_our_own_group_is_signalled(fake, server):
     twin.wait()
 
 
-def test_the_server_dies_with_its_parent():
+def test_the_server_and_its_folder_go_with_a_killed_parent(tmp_path):
+    (tmp_path / "other").mkdir()
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys, time; from gsmrl_helpers.server_process import ServerProcess\n"
             "command = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
-            "print(ServerProcess(command).group, flush=True); time.sleep(600)",
+            "process = ServerProcess(command)\n"
+            "(process.folder / 'weights').mkdir()\n"
+            "print(process.group, process.folder, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    group = int(parent.stdout.readline())
+    group, folder = parent.stdout.readline().split()
+    assert Path(folder).parent == tmp_path and Path(folder, "weights").is_dir()
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and group_lives(group):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (group_lives(int(group)) or Path(folder).exists()):
         time.sleep(0.1)
-    assert not group_lives(group)
+    assert not group_lives(int(group))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["other", "gsmrl-server-link"])
+def test_the_guard_removes_no_folder_but_a_server_s(tmp_path, name):
+    folder, kept = tmp_path / name, tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    folder.symlink_to(kept) if "link" in name else kept.rename(folder)
+    nobody = 0  # is not the guard's parent: so that this one is gone at once
+    command = [sys.executable, "-I", process_module.GUARD, str(nobody), folder, "sleep", "600"]
+    guard = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert guard.wait(60) == -signal.SIGKILL
+    guard.communicate(timeout=60)  # its pipe is closed: the remover has ended, too
+    assert (folder / "file").exists()
 
 
 def group_lives(group: int) -> bool:
@@ -241,7 +261,7 @@ def test_a_process_that_ends_is_noticed_with_its_last_words():
     deadline = time.monotonic() + 30
     while process.running() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not process.running() and process.last_lines(1) == "two"
+    assert not process.running() and process.last_lines(2) == "two\n(ended with exit code 3)"
     process.stop()
 
 
@@ -313,6 +333,35 @@ def test_the_server_s_gpu_is_counted_among_those_that_the_trainer_sees(monkeypat
         environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
 
 
+def test_a_gpu_that_the_machine_does_not_have_is_refused(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpu = VLLMConfig(python="python", device="cuda:1")
+    assert environment("no folder", gpu)["CUDA_VISIBLE_DEVICES"] == "1"
+    with pytest.raises(ValueError, match=r"cuda:2, but 2 GPUs are to be seen.*vllm\.device"):
+        environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
+
+
+def test_a_policy_that_is_not_there_and_a_program_that_says_nothing_are_named(fake):
+    with pytest.raises(ServerStartError, match=r"no such policy: .*nowhere"):
+        VLLMServer(fake.model / "nowhere", fake.config())
+    mute = VLLMServer(fake.model, VLLMConfig(python="true"))
+    with pytest.raises(ServerStartError, match=r"ended while it started.*\n.*exit code 0"):
+        mute.start()
+
+
+def test_the_trainer_s_cached_memory_is_given_back_before_the_server_wakes(fake, monkeypatch):
+    before: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: before.append([r["path"] for r in fake.requests()])
+    )
+    with fake.server(sleep=True) as server:
+        server.generate_completions(["1"], PARAMS)
+        assert before == [[]] and fake.requests()[0]["path"] == "/wake_up"
+
+
 # --- weights -----------------------------------------------------------------------------------
 
 
@@ -331,6 +380,7 @@ def greedy_token(server: VLLMServer) -> int:
 def test_a_sync_pauses_updates_resets_and_resumes(fake, server):
     policy = synced(server, seed=5)
     assert [request["path"].split("?")[0] for request in fake.requests()] == [
+        "/v1/completions",  # what the checkpoint answers
         *("/pause", "/collective_rpc", "/reset_prefix_cache", "/resume", "/v1/completions"),
     ]
     assert greedy_token(server) == policy.theta.argmax() != Unigram().theta.argmax()
@@ -346,7 +396,7 @@ def test_a_server_that_sleeps_is_woken_for_each_task(fake):
         synced(server)
         server.generate_completions(["1"], PARAMS)
         paths = [request["path"].split("?")[0] for request in fake.requests()]
-        assert paths[:2] == ["/wake_up", "/pause"]
+        assert paths[:4] == ["/wake_up", "/v1/completions", "/wake_up", "/pause"]
         assert paths[-3:] == ["/wake_up", "/v1/completions", "/sleep"]
         assert paths.count("/sleep") == 1
 
@@ -381,10 +431,43 @@ def test_a_sync_that_would_be_silently_wrong_is_an_error(fake, server, fault, me
         server.sync_policy_weights(policy)
 
 
-def test_weights_that_did_not_arrive_at_the_first_sync_are_noticed(fake, server):
-    fake.switch("loads_nothing")
+def test_other_weights_than_were_sent_are_noticed(fake, server):
+    fake.switch("loads_other")
     with pytest.raises(WeightSyncError, match=r"disagree by .* nats"):
         synced(server, seed=5)
+
+
+def nudged() -> Unigram:
+    """The served policy but for one weight, by far less than the tolerance of the comparison."""
+    policy = Unigram()
+    with torch.no_grad():
+        policy.theta[7] += 1e-5
+    return policy
+
+
+def test_a_first_sync_that_loads_nothing_is_an_error_however_small_the_change(fake, server):
+    server.init_weight_sync("cpu")
+    fake.switch("loads_nothing")
+    server.sync_policy_weights(Unigram())  # nothing to load
+    with pytest.raises(WeightSyncError, match="reached no weight"):
+        server.sync_policy_weights(nudged())
+    with pytest.raises(WeightSyncError, match="reached no weight"):  # the first of a new server
+        server.sync_policy_weights(nudged())
+    fake.switch("loads_nothing", on=False)
+    server.sync_policy_weights(nudged())
+    assert server.restarts == 2
+
+
+def test_a_restarted_server_that_loads_nothing_is_an_error(fake, server):
+    server.init_weight_sync("cpu")
+    server.sync_policy_weights(nudged())
+    fake.switch("loads_nothing")
+    os.killpg(server.running.process.group, signal.SIGKILL)
+    with (
+        pytest.warns(ServerRestartedWarning),
+        pytest.raises(WeightSyncError, match="reached no weight"),
+    ):
+        server.generate_completions(PROMPTS, PARAMS)
 
 
 def test_a_sync_of_the_same_weights_is_none_to_complain_about(server):

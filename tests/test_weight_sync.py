@@ -5,12 +5,20 @@ from __future__ import annotations
 import base64
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 
 from gsmrl_helpers.vllm_client import ServerResponseError, ServerTimeoutError
-from gsmrl_helpers.weight_sync import NcclTransfer, policy_weights, run_together
+from gsmrl_helpers.weight_sync import (
+    NcclTransfer,
+    WeightSyncError,
+    bits_of,
+    checkpoint_weights,
+    policy_weights,
+    run_together,
+)
 from tests.tiny_policy import make_policy
 
 
@@ -18,6 +26,7 @@ class Recorder:
     """A server's client and PyTorch's NCCL in one; writes down what is called, in order."""
 
     request_timeout = 10.0
+    version = "0.32.1"
 
     def __init__(self, fails: str = "") -> None:
         self.calls: list[str] = []
@@ -26,7 +35,7 @@ class Recorder:
         self.fails = fails
 
     def get(self, path: str) -> dict:
-        return {"world_size": 2}
+        return {"world_size": 2, "version": self.version}
 
     def post(self, path: str, body: dict | None = None, timeout: float = 1.0) -> dict:
         self.calls.append(path)
@@ -102,3 +111,42 @@ def test_tied_weights_are_sent_under_each_of_their_names() -> None:
     weights = dict(policy_weights(policy, torch.float32))
     assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
     assert set(weights) == set(policy.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_checkpoint_has_the_bits_of_the_policy_that_it_is_of(
+    tmp_path: Path, dtype: torch.dtype, tied: bool
+) -> None:
+    policy = make_policy()
+    if tied:
+        policy.config.tie_word_embeddings = True
+        policy.lm_head.weight = policy.model.embed_tokens.weight
+    policy.save_pretrained(tmp_path)
+    saved = bits_of(checkpoint_weights(str(tmp_path)), dtype)
+    ours = bits_of(policy_weights(policy, dtype), dtype)
+    assert ours.keys() - saved.keys() == ({"lm_head.weight"} if tied else set())
+    assert saved == {name: ours[name] for name in saved}
+    with torch.no_grad():
+        policy.model.norm.weight[0] *= 1.01
+    changed = bits_of(policy_weights(policy, dtype), dtype)
+    assert [name for name in ours if ours[name] != changed[name]] == ["model.norm.weight"]
+
+
+def test_bits_are_the_same_where_the_sign_of_a_zero_differs() -> None:
+    signed = [("w", torch.tensor([-0.0, 1.0]))], [("w", torch.tensor([0.0, 1.0]))]
+    assert bits_of(signed[0], torch.float32) == bits_of(signed[1], torch.float32)
+
+
+def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightSyncError, match=r"has no \*\.safetensors"):
+        list(checkpoint_weights(str(tmp_path)))
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.34.0", "0.3.2", "1.0.0"])
+def test_a_vllm_of_another_interface_is_refused_before_anybody_waits(version: str) -> None:
+    recorder = Recorder()
+    recorder.version = version
+    with pytest.raises(WeightSyncError, match=rf"vLLM {version}.*0\.32 and 0\.33.*reload"):
+        NcclTransfer(recorder, torch.float32, nccl=recorder).open(torch.device("cpu"))
+    assert recorder.calls == []
