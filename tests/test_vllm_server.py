@@ -55,6 +55,22 @@ def server(fake: FakeVLLM):
         yield server
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory):
+    """A server for the tests that leave it as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_VLLM", "")
+        fake = FakeVLLM(tmp_path_factory.mktemp("shared"))
+        with fake.server() as server:
+            yield fake, server
+
+
+@pytest.fixture
+def shared(shared_server: tuple[FakeVLLM, VLLMServer]) -> tuple[FakeVLLM, VLLMServer]:
+    shared_server[0].requests()  # those of the tests before
+    return shared_server
+
+
 def ids_of(completions) -> list[list[int]]:
     return [completion.token_ids for completion in completions]
 
@@ -71,7 +87,8 @@ def port_of(server: VLLMServer) -> int:
 # --- completions -------------------------------------------------------------------------------
 
 
-def test_completions_are_prompt_major_and_carry_their_log_probs(fake, server):
+def test_completions_are_prompt_major_and_carry_their_log_probs(shared):
+    fake, server = shared
     completions = server.generate_completions(PROMPTS, PARAMS)
     places = [(c.prompt_index, c.sample_index) for c in completions]
     assert places == [(i, j) for i in range(3) for j in range(4)]
@@ -83,7 +100,8 @@ def test_completions_are_prompt_major_and_carry_their_log_probs(fake, server):
     assert len({tuple(ids) for ids in ids_of(completions)}) == 12
 
 
-def test_a_group_is_one_request_with_every_parameter_said(fake, server):
+def test_a_group_is_one_request_with_every_parameter_said(shared):
+    fake, server = shared
     server.generate_completions([PROMPTS[0], PROMPTS[1], PROMPTS[0]], PARAMS)
     requests = sorted(fake.requests(), key=lambda request: -request["n"])
     assert [request["n"] for request in requests] == [8, 4]  # a prompt that occurs twice
@@ -101,7 +119,8 @@ def test_a_group_is_one_request_with_every_parameter_said(fake, server):
     }
 
 
-def test_draws_follow_from_seed_prompt_and_number_alone(fake, server):
+def test_draws_follow_from_seed_prompt_and_number_alone(shared):
+    fake, server = shared
     reference = ids_of(server.generate_completions(PROMPTS, PARAMS))
     for batch_size in (1, 3, 5, 100):
         assert ids_of(server.generate_completions(PROMPTS, PARAMS, batch_size)) == reference
@@ -115,7 +134,8 @@ def test_draws_follow_from_seed_prompt_and_number_alone(fake, server):
     assert all(a != b for a, b in zip(reference, other, strict=True))
 
 
-def test_at_most_batch_size_draws_are_asked_for_at_a_time(fake, server):
+def test_at_most_batch_size_draws_are_asked_for_at_a_time(shared):
+    fake, server = shared
     server.generate_completions(PROMPTS, PARAMS, 3)
     requests = fake.requests()
     assert sorted(request["n"] for request in requests) == [1, 1, 1, 3, 3, 3]
@@ -123,7 +143,8 @@ def test_at_most_batch_size_draws_are_asked_for_at_a_time(fake, server):
     assert all(r["seed"] == first[tuple(r["prompt"])] + 3 for r in requests if r["n"] == 1)
 
 
-def test_greedy_completions_are_one_draw_many_times(fake, server):
+def test_greedy_completions_are_one_draw_many_times(shared):
+    fake, server = shared
     greedy = PARAMS.model_copy(update={"temperature": 0.0})
     completions = server.generate_completions([PROMPTS[0], PROMPTS[0]], greedy)
     assert [request["n"] for request in fake.requests()] == [1]
@@ -140,7 +161,8 @@ def test_greedy_completions_are_one_draw_many_times(fake, server):
         ("refuse", "HTTP 400.*no such thing"),
     ],
 )
-def test_an_answer_that_is_not_whole_is_an_error(fake, server, fault, message):
+def test_an_answer_that_is_not_whole_is_an_error(shared, fault, message):
+    fake, server = shared
     fake.switch(fault)
     with pytest.raises(ServerResponseError, match=message):
         server.generate_completions(PROMPTS, PARAMS)
@@ -157,9 +179,8 @@ def test_an_answer_that_is_not_whole_is_an_error(fake, server, fault, message):
         (["1"], 0, "batch_size is 0"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused_before_any_request(
-    fake, server, prompts, batch_size, message
-):
+def test_what_cannot_be_sampled_is_refused_before_any_request(shared, prompts, batch_size, message):
+    fake, server = shared
     with pytest.raises(ValueError, match=message):
         server.generate_completions(prompts, PARAMS, batch_size)
     assert fake.requests() == []
