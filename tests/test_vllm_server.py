@@ -88,7 +88,7 @@ def port_of(server: VLLMServer) -> int:
 
 
 def test_completions_are_prompt_major_and_carry_their_log_probs(shared):
-    fake, server = shared
+    _, server = shared
     completions = server.generate_completions(PROMPTS, PARAMS)
     places = [(c.prompt_index, c.sample_index) for c in completions]
     assert places == [(i, j) for i in range(3) for j in range(4)]
@@ -120,7 +120,7 @@ def test_a_group_is_one_request_with_every_parameter_said(shared):
 
 
 def test_draws_follow_from_seed_prompt_and_number_alone(shared):
-    fake, server = shared
+    _, server = shared
     reference = ids_of(server.generate_completions(PROMPTS, PARAMS))
     for batch_size in (1, 3, 5, 100):
         assert ids_of(server.generate_completions(PROMPTS, PARAMS, batch_size)) == reference
