@@ -79,6 +79,7 @@ from gsmrl_helpers.stopping import StopStrings, decode_text
 from gsmrl_helpers.tables import as_html
 from gsmrl_helpers.tokenization import encode
 from gsmrl_helpers.weight_sync import PROBE, ArrivalCheck, WeightSyncError
+from gsmrl_helpers.world import policy_location
 
 use_style()
 torch.set_num_threads(1)  # for a model this small, more only get in the way
@@ -1217,8 +1218,8 @@ assert sync["before"]["log_prob_difference"]["mean"] > 0.01
 # 1. The *mean* difference from the trainer's scores may be $\sqrt{\epsilon}$ of the server's dtype:
 #    .0003 nats in float32, .09 in bfloat16. More is an error. This catches a layer that was missed,
 #    half a file, another model; and in float32 also a server that is one update behind.
-# 2. Where other bits were sent than the time before, the server must not give the answer of the
-#    time before, to the last bit. This catches a server that got nothing at all, in each dtype.
+# 2. Where other bits were sent than the server had, it must not give the answer that it gave with
+#    those, to the last bit. This catches a server that got nothing at all, in each dtype.
 #
 # The second is there because the first has to leave room for bfloat16's rounding. The stale server
 # above is .066 off at its *largest* token, so its mean passes there. What neither rule sees is an
@@ -1245,13 +1246,17 @@ def verdict(check: ArrivalCheck, policy) -> str:
 
 
 fixed_text = encode(tokenizer, PROBE)
-alarms = {}
+off = np.abs(
+    np.subtract(*(Deaf(p).score(fixed_text) for p in (model, policy)))
+).mean()
+alarms, tolerances = {}, {}
 for dtype in (torch.float32, torch.bfloat16):
-    first_rule = ArrivalCheck(Deaf(model), fixed_text, dtype)
-    alarms[dtype, 1] = verdict(first_rule, policy)
-    both_rules = ArrivalCheck(Deaf(model), fixed_text, dtype)
-    both_rules.check(model)  # the sync before, whose answer is kept
-    alarms[dtype, 2] = verdict(both_rules, policy)
+    checkpoint = str(policy_location(config))
+    check = ArrivalCheck(Deaf(model), fixed_text, dtype, checkpoint)
+    tolerances[dtype] = check.tolerance
+    word = "passes" if off <= check.tolerance else "error"
+    alarms[dtype, 1] = f"{word}, {off:.4f} nats off"
+    alarms[dtype, 2] = verdict(check, policy)
 
 # %% tags=["nbval-ignore-output"]
 for (dtype, n_rules), text in alarms.items():
@@ -1259,12 +1264,11 @@ for (dtype, n_rules), text in alarms.items():
     print(fill(label + text, 76, subsequent_indent="    "))
 
 # %% tags=["check"]
-assert "disagree" in alarms[torch.float32, 1]
+assert alarms[torch.float32, 1].startswith("error")
 assert alarms[torch.bfloat16, 1].startswith("passes")
 for dtype, rounded in ((torch.float32, 0.0003), (torch.bfloat16, 0.09)):
     assert "the update reached no weight" in alarms[dtype, 2]
-    tolerance = ArrivalCheck(Deaf(model), fixed_text, dtype).tolerance
-    assert abs(tolerance / rounded - 1) < 0.2
+    assert abs(tolerances[dtype] / rounded - 1) < 0.2
 assert 0.01 < stale["largest difference"] < 0.09
 
 # %% [markdown]
