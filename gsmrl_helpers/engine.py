@@ -76,6 +76,18 @@ class RolloutEngine(Protocol):
         """End what the engine has started."""
 
 
+def check_request(prompts: Sequence[str], batch_size: int | None) -> None:
+    """Refuse one string in place of a list, and a batch size below 1, as every engine does.
+
+    Raises:
+        ValueError: what was given, and what is allowed.
+    """
+    if isinstance(prompts, str):
+        raise ValueError("prompts is one string; give a list of strings")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1, or None")
+
+
 @dataclass(frozen=True)
 class _Row:
     """One completion to be sampled; `draw_index` numbers the draws of equal prompts in a call."""
@@ -154,10 +166,7 @@ class LocalEngine:
             ValueError: An empty prompt, one that leaves no room for max_tokens in the model's
                 context, a single string in place of a list, or a batch size below 1.
         """
-        if isinstance(prompts, str):
-            raise ValueError("prompts is one string; give a list of strings")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; it must be at least 1, or None")
+        check_request(prompts, batch_size)
         rows = self._rows(prompts, sampling_params)
         size = batch_size or max(1, len(rows))
         completions: list[Completion] = []

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
-from gsmrl_helpers.engine import Completion
+from gsmrl_helpers.engine import Completion, check_request
 from gsmrl_helpers.sampling import SamplingParams
 from gsmrl_helpers.server_process import ServerError, ServerStartError
 from gsmrl_helpers.tokenization import encode
@@ -122,10 +122,7 @@ class VLLMServer:
             ServerResponseError: the server refused a request, or completions are missing.
             ServerError: the server was not started, or it died twice.
         """
-        if isinstance(prompts, str):
-            raise ValueError("prompts is one string; give a list of strings")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; it must be at least 1, or None")
+        check_request(prompts, batch_size)
         n, encoded = sampling_params.n, [tuple(encode(self.tokenizer, p)) for p in prompts]
 
         def sample(server: RunningServer) -> dict[TokenIds, list[Completion]]:
