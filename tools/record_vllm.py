@@ -26,7 +26,6 @@ from gsmrl_helpers.paths import RESULTS_DIR, relative_to_root
 from gsmrl_helpers.records import make_manifest, policy_sha256, write_json
 from gsmrl_helpers.sampling import SamplingParams, derive_seed
 from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
-from gsmrl_helpers.vllm_config import VLLMConfig
 from gsmrl_helpers.vllm_server import VLLMServer
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
 
@@ -149,7 +148,7 @@ def record_prefix_cache(
     }
 
 
-def make_recording(config: RunConfig, vllm: VLLMConfig) -> Json:
+def make_recording(config: RunConfig) -> Json:
     """All parts, from one server."""
     model, tokenizer = load_policy(config)
     other, prompt = another_policy(model), config.prompt_object()
@@ -158,7 +157,7 @@ def make_recording(config: RunConfig, vllm: VLLMConfig) -> Json:
     greedy, group = (
         params.model_copy(update=change) for change in ({"temperature": 0.0}, {"n": GROUP})
     )
-    with VLLMServer(policy_location(config), vllm, config.dtype) as server:
+    with VLLMServer(policy_location(config), config.vllm, config.dtype) as server:
         server.init_weight_sync("cpu")
         one_seed = record_one_seed(server, prompts[0], params)
         sync = record_sync(server, other, prompts, greedy)
@@ -182,8 +181,10 @@ def main(python: str) -> None:
     """Make the recording with the vLLM of this interpreter, and write it with its manifest."""
     started = time.monotonic()
     config = make_config("pocket_vllm")
-    vllm = config.vllm.model_copy(update={"python": python, "extra_args": ("--block-size", "32")})
-    recording = make_recording(config, vllm)
+    settings = {"python": python, "extra_args": ("--block-size", "32")}
+    vllm = config.vllm.model_copy(update=settings)
+    config = config.model_copy(update={"vllm": vllm})
+    recording = make_recording(config)
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(json.dumps(recording, indent=1) + "\n")
     sha = policy_sha256(policy_location(config))
