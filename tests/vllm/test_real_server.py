@@ -7,19 +7,13 @@ samples from another server at the same time: neither may disturb the other. By 
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -31,7 +25,7 @@ from gsmrl_helpers.loop import Trainer, take_step
 from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.records import METRICS, read_manifest, read_rows
-from gsmrl_helpers.runs import EXECUTED_NAME, run_folder
+from gsmrl_helpers.runs import EXECUTED_NAME
 from gsmrl_helpers.server_process import (
     PortTakenError,
     ServerProcess,
@@ -45,7 +39,7 @@ from gsmrl_helpers.vllm_server import ServerRestartedWarning, VLLMServer
 from gsmrl_helpers.weight_sync import WeightSyncError
 from gsmrl_helpers.world import policy_location
 from tests.vllm.conftest import PYTHON
-from tests.vllm.watch_syncs import install
+from tests.vllm.other_run import Run
 from tools.record_vllm import another_policy, compare, no_cache_reset
 
 POLICY = ROOT / "data" / "pocket_policy"
@@ -68,46 +62,14 @@ SMALL_BLOCKS = ("--block-size", "32")
 # --- what the tests share ----------------------------------------------------------------------
 
 
-class Run:
-    """`gsmrl run` as a process, which carries a mark that its descendants inherit."""
-
-    def __init__(self, runs_dir: Path) -> None:
-        self.folder = run_folder("on-policy", "pocket_vllm", "standard", 0, runs_dir)
-        self.mark = secrets.token_hex(8)
-        self.syncs = runs_dir / "syncs.jsonl"
-        install(runs_dir / "ipython", self.syncs)
-        settings = {**SMALL, **LARGE_STEPS, "vllm": {"python": PYTHON, "extra_args": SMALL_BLOCKS}}
-        command = [sys.executable, "-m", "gsmrl_helpers.cli", "run", "on-policy"]
-        command += ["--profile", "pocket_vllm", "--runs-dir", str(runs_dir)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={json.dumps(value)}"]
-        self.output = runs_dir / "output.txt"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=os.environ
-                | {"GSMRL_TEST_MARK": self.mark, "IPYTHONDIR": str(runs_dir / "ipython")}
-                | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def descendants(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("GSMRL_TEST_MARK") == self.mark:
-                    found.append(process)
-            except psutil.Error:
-                pass
-        return found
-
-
 @pytest.fixture(scope="module")
 def other_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """`gsmrl run on-policy --profile pocket_vllm`, which samples while the other tests do."""
-    run = Run(tmp_path_factory.mktemp("runs"))
+    run = Run(
+        tmp_path_factory.mktemp("runs"),
+        **(SMALL | LARGE_STEPS),
+        vllm={"python": PYTHON, "extra_args": SMALL_BLOCKS},
+    )
     yield run
     run.process.kill()  # its kernel ends with it, and the kernel's server with the kernel
     run.process.wait()
