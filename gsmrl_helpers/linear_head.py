@@ -105,7 +105,7 @@ def score_chunk(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]
     shifted = logits.sub_(largest)
     weights = shifted.exp()
     total = weights.sum(dim=-1)
-    mean_logit = torch.linalg.vecdot(weights, shifted) / total  # H = ln Σ e^z − Σ p z
+    mean_logit = weights.mul_(shifted).sum(dim=-1) / total  # H = ln Σ e^z − Σ p z
     log_total = total.log()
     return chosen[:, 0] - log_total, log_total - mean_logit, largest[:, 0] + log_total
 

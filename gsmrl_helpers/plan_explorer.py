@@ -79,6 +79,7 @@ def plan_explorer(shapes: dict[str, ModelShape], capacities: dict[str, float]) -
             batch_rows=128,
             microbatch_rows=rows.value,
             row_tokens=tokens.value,
+            response_tokens=min(RESPONSE_TOKENS, tokens.value),
             scored_at_once=scored.value,
         )
         reserve = {"CUDA": CUDA_RESERVE}

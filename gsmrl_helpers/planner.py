@@ -1,7 +1,7 @@
 """How much memory a run needs, computed before it runs: what stays, and what each phase adds.
 
 A trainer keeps weights, gradients and the optimizer's state. A pass through the model adds the
-activations that its backward pass reads again, and the logits of all positions. The formulas count
+activations that its backward pass reads again, and the logits of a chunk of response tokens. The formulas count
 what the layers of transformers 5 and the functions of `train_step` really keep, term by term; the
 idea is that of Korthikanti et al. (2022, "Reducing activation recomputation in large transformer
 models", section 4), who count another layer. Numbers of bytes; 1 GB is 1e9 bytes.
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.model_shape import ModelShape
+from gsmrl_helpers.response_scoring import LOGITS_AT_ONCE
 from gsmrl_helpers.step_metrics import MAX_COMPARED_PARAMETERS
 
 Dtype = Literal["float32", "bfloat16", "8bit"]
@@ -36,6 +37,8 @@ class Workload(BaseModel):
         batch_rows: B, responses of one update.
         microbatch_rows: b, responses that share one graph.
         row_tokens: T, prompt and response together, of the longest row.
+        response_tokens: those of its response, to which logits are computed.
+        logits_at_once: numbers in one chunk of logits.
         scored_at_once: rows in the model where no gradient is needed.
         entropy_bonus: the loss holds an entropy, so that its graph over the vocabulary stays.
         has_reference: a second, frozen policy for a KL penalty.
@@ -53,6 +56,8 @@ class Workload(BaseModel):
     batch_rows: int = Field(gt=0)
     microbatch_rows: int = Field(gt=0)
     row_tokens: int = Field(gt=0)
+    response_tokens: int = Field(gt=0)
+    logits_at_once: int = Field(default=LOGITS_AT_ONCE["cuda"], gt=0)
     scored_at_once: int = Field(default=64, gt=0)
     entropy_bonus: bool = False
     has_reference: bool = False
@@ -72,6 +77,8 @@ class Workload(BaseModel):
             batch_rows=config.train_batch_size,
             microbatch_rows=math.ceil(config.train_batch_size / config.gradient_accumulation_steps),
             row_tokens=prompt_tokens + config.sampling_max_tokens,
+            response_tokens=config.sampling_max_tokens,
+            logits_at_once=LOGITS_AT_ONCE[config.device.partition(":")[0]],
             scored_at_once=config.scored_at_once,
             entropy_bonus=bool(config.entropy_coef),
             has_reference=bool(config.kl_coef),
@@ -165,24 +172,31 @@ def activations(work: Workload) -> float:
     shape, e = work.shape, BYTES[work.dtype]
     per_layer = e * shape.hidden_size if work.gradient_checkpointing else layer_activations(work)
     normalised = 0 if work.lora_rank else (4 if shape.architecture == "olmo2" else e)
-    last_norm = (4 + normalised + e) * shape.hidden_size
-    return work.microbatch_tokens * (shape.n_layers * per_layer + last_norm)
+    last_norm = (4 + normalised) * shape.hidden_size
+    head_inputs = work.microbatch_rows * work.response_tokens * e * shape.hidden_size
+    return work.microbatch_tokens * (shape.n_layers * per_layer + last_norm) + head_inputs
+
+
+def chunk_of_logits(work: Workload, rows: int) -> int:
+    """How many logits of `rows` rows exist at a time."""
+    vocabulary = work.shape.vocab_size
+    return min(rows * work.response_tokens, max(1, work.logits_at_once // vocabulary)) * vocabulary
 
 
 def logits(work: Workload) -> Parts:
-    """Bytes over the vocabulary at the two moments when they are most: V times bytes times tokens.
+    """Bytes over the vocabulary at the two moments when they are most.
 
-    Forward: the logits as the model gives them; in float32 the log-probabilities, and for the
-    entropy a mask, the masked log-probabilities, their exponentials and the product. Backward: the
-    log-probabilities and two gradients of their size; with an entropy bonus its tensors stay, and
-    backward takes no more than forward.
+    Forward: a chunk of logits and its exponentials in float32. Backward: the chunk as its gradient,
+    in float32 and in the model's dtype, with an entropy bonus one more; the head's gradient summed
+    in float32, and one chunk's share of it or, at the end, its value in the model's dtype.
     """
-    entries = work.microbatch_tokens * work.shape.vocab_size
     e = BYTES[work.dtype]
-    head_gradient = work.shape.vocab_size * work.shape.hidden_size * e * (not work.lora_rank)
-    forward = entries * (e + 17)
-    backward = max(forward if work.entropy_bonus else 12 * entries, entries * e + head_gradient)
-    return {"forward": forward, "backward": backward}
+    entries = chunk_of_logits(work, work.microbatch_rows)
+    head = work.shape.vocab_size * work.shape.hidden_size * (not work.lora_rank)
+    chunk = entries * (4 + e * (e < 4) + 4 * work.entropy_bonus)
+    backward = max(chunk + 4 * head, e * entries + (4 + e) * head)
+    hidden_gradient = work.microbatch_rows * work.response_tokens * e * work.shape.hidden_size
+    return {"forward": 8 * entries, "backward": backward + hidden_gradient}
 
 
 def recomputed_layer(work: Workload) -> float:
@@ -207,17 +221,17 @@ def update_copies(work: Workload) -> float:
 def scoring(work: Workload) -> Parts:
     """Bytes of a pass without gradients over `scored_at_once` rows, entropy included.
 
-    At its end the logits, and over the vocabulary four tensors in float32; before that, the keys
-    and values that the model caches, and the widest point of a layer.
+    The widest point of a layer, or the last hidden states and a chunk of logits, whichever is more.
     """
     shape, e = work.shape, BYTES[work.dtype]
-    tokens = min(work.scored_at_once, work.batch_rows) * work.row_tokens
-    cached = 0 if work.gradient_checkpointing else kv_bytes_per_token(shape, e)
-    layer = e * (3 * shape.intermediate_size + 2 * shape.hidden_size)
-    over_vocabulary = shape.vocab_size * (e + 16)
-    if over_vocabulary < cached + layer:
-        return {"activations": tokens * (cached + layer)}
-    return {"logits": tokens * over_vocabulary}
+    rows = min(work.scored_at_once, work.batch_rows)
+    beside_mlp = (3 if shape.architecture == "olmo2" else 4) * shape.hidden_size
+    in_layer = rows * work.row_tokens * e * (3 * shape.intermediate_size + beside_mlp)
+    hidden = rows * (work.row_tokens + work.response_tokens) * e * shape.hidden_size
+    over_vocabulary = 8 * chunk_of_logits(work, rows)
+    if hidden + over_vocabulary < in_layer:
+        return {"activations": in_layer}
+    return {"activations": hidden, "logits": over_vocabulary}
 
 
 def kv_bytes_per_token(shape: ModelShape, bytes_per_number: float) -> float:

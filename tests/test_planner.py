@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from gsmrl_helpers.accumulation import Objective, microbatch_loss
-from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers import response_scoring
+from gsmrl_helpers.accumulation import dropout_off
 from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.model_shape import KNOWN_SHAPES, ModelShape, model_shape
 from gsmrl_helpers.paths import ROOT
@@ -21,10 +21,17 @@ from gsmrl_helpers.planner import (
     scoring,
     training_state,
 )
+from gsmrl_helpers.response_scoring import score_responses, score_with_head
 from tests.planned_step import make_model, measured_and_planned, small_shape
 
 OLMO, QWEN = KNOWN_SHAPES["allenai/OLMo-2-0425-1B"], KNOWN_SHAPES["Qwen/Qwen2.5-0.5B"]
 LORA = {"rank": 8, "alpha": 16}
+
+
+@pytest.fixture(autouse=True)
+def rows_go_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go through the model as on a GPU, for which the planner plans."""
+    monkeypatch.setattr(response_scoring, "positions_are_absolute", lambda _: False)
 
 
 @pytest.mark.parametrize("shape", [OLMO, QWEN, small_shape(architecture="qwen2", n_kv_heads=2)])
@@ -65,20 +72,20 @@ def test_memory_of_a_billion_and_a_half_parameters() -> None:
 @pytest.mark.parametrize(
     ("shape", "settings", "phase"),
     [
-        ({}, {}, "forward"),
-        ({}, {"gradient_accumulation_steps": 8}, "forward"),
-        ({"vocab_size": 3000}, {}, "forward"),
-        ({"hidden_size": 128, "head_dim": 32, "n_layers": 5}, {}, "forward"),
-        ({}, {"dtype": "bfloat16"}, "forward"),
-        ({}, {"dtype": "bfloat16", "master_weights": True}, "forward"),
-        ({}, {"gradient_checkpointing": True}, "forward"),
+        ({}, {}, "backward, head"),
+        ({}, {"gradient_accumulation_steps": 8}, "backward, head"),
+        ({"vocab_size": 3000}, {}, "backward, head"),
+        ({"hidden_size": 128, "head_dim": 32, "n_layers": 5}, {}, "backward, head"),
+        ({}, {"dtype": "bfloat16"}, "backward, head"),
+        ({}, {"dtype": "bfloat16", "master_weights": True}, "backward, head"),
+        ({}, {"gradient_checkpointing": True}, "backward, layers"),
         ({"vocab_size": 40}, {"gradient_checkpointing": True}, "backward, layers"),
-        ({}, {"lora": LORA}, "forward"),
+        ({}, {"lora": LORA}, "backward, layers"),
         ({}, {"lora": LORA, "dtype": "bfloat16"}, "forward"),
-        ({"architecture": "qwen2", "n_kv_heads": 2, "tied": True}, {}, "forward"),
-        ({"architecture": "qwen2", "n_kv_heads": 2}, {"dtype": "bfloat16"}, "forward"),
-        ({}, {"optimizer": "adamw_8bit"}, "forward"),
-        ({}, {"entropy_coef": 0.01}, "forward"),
+        ({"architecture": "qwen2", "n_kv_heads": 2, "tied": True}, {}, "backward, head"),
+        ({"architecture": "qwen2", "n_kv_heads": 2}, {"dtype": "bfloat16"}, "backward, head"),
+        ({}, {"optimizer": "adamw_8bit"}, "backward, head"),
+        ({}, {"entropy_coef": 0.01}, "backward, head"),
     ],
     ids=str,
 )
@@ -103,22 +110,10 @@ def test_an_update_of_few_tokens_is_the_peak_with_masters() -> None:
 @pytest.mark.parametrize("shape", [OLMO, QWEN], ids=["OLMo-2-1B", "Qwen2.5-0.5B"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_microbatch_at_full_scale_without_its_memory(
-    shape: ModelShape, checkpointing: bool
+    shape: ModelShape, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fake tensors have shapes and no contents: the real code runs, and nothing is computed.
-    n_rows, n_tokens = 2, 896
-    with FakeTensorMode():
-        model = make_model(shape, dtype="bfloat16", gradient_checkpointing=checkpointing)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        ids = torch.zeros(n_rows, n_tokens, dtype=torch.long)
-        batch = {"input_ids": ids, "labels": ids, "response_mask": ids == 0}
-        with LiveBytes() as memory:
-            loss, _ = microbatch_loss(
-                model, {**batch, "advantages": torch.ones(n_rows)}, Objective()
-            )
-            forward, memory.peak = memory.peak, memory.live
-            loss.backward()
+    n_rows, n_tokens, n_response = 2, 896, 512
     work = Workload(
         shape=shape,
         dtype="bfloat16",
@@ -126,7 +121,24 @@ def test_a_microbatch_at_full_scale_without_its_memory(
         batch_rows=n_rows,
         microbatch_rows=n_rows,
         row_tokens=n_tokens,
+        response_tokens=n_response,
     )
+    monkeypatch.setattr(response_scoring, "LOGITS_AT_ONCE", {"cpu": work.logits_at_once})
+    with FakeTensorMode():
+        model = make_model(shape, dtype="bfloat16", gradient_checkpointing=checkpointing)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        ids = torch.zeros(n_rows, n_tokens, dtype=torch.long)
+        with dropout_off(model), LiveBytes() as memory:
+            # A mask has contents: in its place the response is a slice.
+            # Without a cache, rows whose positions can't be read are taken for packed ones.
+            hidden = model.model(ids).last_hidden_state[:, -n_response:]
+            labels = ids[:, -n_response:].flatten()
+            hidden = hidden.flatten(end_dim=1)
+            loss = score_with_head(model.lm_head, hidden, labels)["log_probs"].sum()
+            del hidden
+            forward, memory.peak = memory.peak, memory.live
+            loss.backward()
     kept, over_vocabulary = activations(work), logits(work)
     assert kept + over_vocabulary["forward"] == pytest.approx(forward, rel=0.01)
     backward = kept + max(over_vocabulary["backward"], recomputed_layer(work))
@@ -134,14 +146,22 @@ def test_a_microbatch_at_full_scale_without_its_memory(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_pass_without_gradients(dtype: str) -> None:
-    shape = small_shape()
+@pytest.mark.parametrize("vocab_size", [40, 600, 3000])
+def test_a_pass_without_gradients(dtype: str, vocab_size: int) -> None:
+    shape = small_shape(vocab_size=vocab_size)
     model = make_model(shape, dtype=dtype)
     ids = torch.zeros(6, 40, dtype=torch.long)
+    mask = torch.arange(40).expand(6, -1) >= 28
     with torch.no_grad(), LiveBytes() as memory:
-        get_response_log_probs(model, ids, ids, return_token_entropy=True)
+        score_responses(model, ids, ids, mask)
     work = Workload(
-        shape=shape, dtype=dtype, batch_rows=6, microbatch_rows=1, row_tokens=40, scored_at_once=8
+        shape=shape,
+        dtype=dtype,
+        batch_rows=6,
+        microbatch_rows=1,
+        row_tokens=40,
+        response_tokens=12,
+        scored_at_once=8,
     )
     assert sum(scoring(work).values()) == pytest.approx(memory.peak, rel=0.15)
 
@@ -158,13 +178,14 @@ def test_keys_and_values_are_those_of_the_cache() -> None:
 
 def test_what_stays_counts_a_reference_and_frozen_weights() -> None:
     sizes = {"shape": OLMO, "dtype": "bfloat16", "batch_rows": 8, "microbatch_rows": 1}
+    sizes |= {"row_tokens": 9, "response_tokens": 5}
     n = OLMO.n_parameters
-    plain = resident(Workload(**sizes, row_tokens=9))
+    plain = resident(Workload(**sizes))
     assert plain == {"weights": 2 * n, "gradients": 2 * n, "optimizer": 4 * n}
-    with_reference = resident(Workload(**sizes, row_tokens=9, has_reference=True))
+    with_reference = resident(Workload(**sizes, has_reference=True))
     assert with_reference["weights"] == 4 * n
     adapters = OLMO.n_lora_parameters(16)
-    lora = resident(Workload(**sizes, row_tokens=9, lora_rank=16))
+    lora = resident(Workload(**sizes, lora_rank=16))
     assert adapters == 16 * 16 * (4 * 4096 + 3 * 10_240)
     assert lora == {
         "weights": 2 * n + 4 * adapters,
