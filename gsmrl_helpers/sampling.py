@@ -103,7 +103,8 @@ def next_token_probs(logits: Tensor, params: SamplingParams) -> Tensor:
         params: Sampling parameters with a temperature above 0.
 
     Returns:
-        (rows, vocab) float64; rows sum to 1 and excluded tokens have exactly 0. Tokens that tie
+        (rows, vocab) float32, or float64 if the logits are; rows sum to 1 within rounding, and
+        excluded tokens have exactly 0. Tokens that tie
         with the k-th most probable one are all kept.
     """
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / params.temperature
