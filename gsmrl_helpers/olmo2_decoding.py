@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import Olmo2ForCausalLM, PreTrainedModel
-from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
+from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer, Olmo2RMSNorm
 
-from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder, PreallocatedLayer
+from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder
 
 
 def decoder_for(model: PreTrainedModel) -> Decoder:
@@ -29,46 +30,111 @@ def positions_are_absolute(model: Olmo2ForCausalLM) -> bool:
 
 
 def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al., 2021, equation 34): states (rows, heads, head_dim)."""
+    """Rotary position embedding (Su et al., 2021, equation 34): states (..., head_dim)."""
     first, second = states.chunk(2, dim=-1)
-    return (states * cos + torch.cat((-second, first), dim=-1) * sin).to(states.dtype)
+    turned = torch.cat((-second, first), dim=-1)
+    return torch.addcmul(states * cos, turned, sin).to(states.dtype)
 
 
-def attend_to_template_and_row(
-    query: Tensor,
-    template: tuple[Tensor, Tensor],
-    row: tuple[Tensor, Tensor],
-    row_bias: Tensor | None,
-) -> Tensor:
-    """Attention of one new token per row over the tokens all rows share and the row's own.
+def rms_norm(norm: Olmo2RMSNorm, states: Tensor) -> Tensor:
+    """What the module computes, float32 inside as there, in one operation where it has six."""
+    weight, eps = norm.weight.float(), norm.variance_epsilon
+    return F.rms_norm(states.float(), weight.shape, weight, eps).to(states.dtype)
 
-    One softmax over both, as if each row had the whole; but the template's scores are one matrix
-    product for all rows, which reads its keys once and not once a row.
+
+class SharedStates:
+    """Keys and values of P texts, each one shared by the rows that continue it.
+
+    The rows of a text are put side by side, so that a matrix product reads each text's keys once
+    and not once a row. For that, rows are copied to slots, a rectangle of P texts by the most rows
+    that continue one of them, S; slots that no row needs repeat row 0.
 
     Args:
-        query: (rows, heads, head_dim), already scaled.
-        template: Keys and values, each (kv_heads, template_length, head_dim).
-        row: Keys and values, each (rows, kv_heads, length, head_dim), the new token included.
-        row_bias: (rows, 1, 1, prompt_length) with 0 on tokens and -inf on the padding before them,
-            or None where no row has any.
+        keys: (≥ P, kv_heads, length, head_dim) of every layer, as a cache holds them.
+        values: The same.
+        positions: Which of their positions the texts are.
+        text_of_row: (R,) int64, which text each row continues.
 
-    Returns:
-        (rows, heads * head_dim).
+    Attributes:
+        keys: (kv_heads, P, head_dim, length) of every layer: transposed, since a small matrix
+            product is faster where its second factor is not to be transposed.
+        values: (kv_heads, P, length, head_dim) of every layer.
     """
-    (template_keys, template_values), (keys, values) = template, row
-    template_length, num_rows = template_keys.shape[1], len(query)
-    # Heads that share keys (grouped-query attention) stand side by side as g.
-    query = rearrange(query, "r (kv g) d -> r kv g d", kv=keys.shape[1])
-    scores = query @ keys.mT
-    if row_bias is not None:
-        scores[..., : row_bias.shape[-1]] += row_bias
-    template_scores = rearrange(query, "r kv g d -> kv (r g) d") @ template_keys.mT
-    template_scores = rearrange(template_scores, "kv (r g) s -> r kv g s", r=num_rows)
-    weights = torch.cat((template_scores, scores), dim=-1).softmax(dim=-1)
-    template_weights, weights = weights.tensor_split((template_length,), dim=-1)
-    template_part = rearrange(template_weights, "r kv g s -> kv (r g) s") @ template_values
-    template_part = rearrange(template_part, "kv (r g) d -> r kv g d", r=num_rows)
-    return rearrange(template_part + weights @ values, "r kv g d -> r (kv g d)")
+
+    def __init__(
+        self, keys: list[Tensor], values: list[Tensor], positions: slice, text_of_row: Tensor
+    ) -> None:
+        self.num_texts = int(text_of_row.max()) + 1
+        texts = (slice(self.num_texts), slice(None), positions)
+        self.keys = [rearrange(key[texts], "p kv t d -> kv p d t").contiguous() for key in keys]
+        self.values = [rearrange(v[texts], "p kv t d -> kv p t d").contiguous() for v in values]
+        self.place_rows(text_of_row)
+
+    def place_rows(self, text_of_row: Tensor) -> None:
+        """Give every row a slot; called anew when rows leave or change their order."""
+        self.text_of_row = text_of_row
+        every_row = torch.arange(len(text_of_row), device=text_of_row.device)
+        rows_of_text = torch.bincount(text_of_row, minlength=self.num_texts)
+        self.num_slots = int(rows_of_text.max())
+        by_text = text_of_row.argsort(stable=True)
+        first_of_text = rows_of_text.cumsum(0) - rows_of_text
+        self.slot_of_row = text_of_row * self.num_slots
+        self.slot_of_row[by_text] += every_row - first_of_text[text_of_row[by_text]]
+        self.row_of_slot = every_row.new_zeros(self.num_texts * self.num_slots)
+        self.row_of_slot[self.slot_of_row] = every_row
+        # True while every text has all its rows, in order: then nothing needs to be copied.
+        self.rows_are_slots = torch.equal(self.row_of_slot, every_row)
+
+    def matmul(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """Each row times its text's matrix: (kv, R, g, a), (kv, P, a, b) -> (kv, R, g, b)."""
+        slots = rows if self.rows_are_slots else rows.index_select(1, self.row_of_slot)
+        slots = slots.unflatten(1, (self.num_texts, self.num_slots))  # (kv, P, S, g, a)
+        products = slots.flatten(2, 3) @ matrices  # (kv, P, S * g, b)
+        products = products.unflatten(2, (self.num_slots, -1)).flatten(1, 2)
+        return products if self.rows_are_slots else products.index_select(1, self.slot_of_row)
+
+
+class OwnStates:
+    """Keys and values of the tokens that the rows have sampled, of all layers in one memory.
+
+    Args:
+        keys: (P, kv_heads, length, head_dim) of every layer, to learn sizes from.
+        num_rows: R.
+        max_new_tokens: How many tokens the rows may grow by.
+    """
+
+    # With fewer, a matrix product is small enough for PyTorch to take its plain loop, which is
+    # three times slower: the places behind the newest token take part and are masked.
+    fewest = 16
+
+    def __init__(self, keys: list[Tensor], num_rows: int, max_new_tokens: int) -> None:
+        _, kv_heads, _, head_dim = keys[0].shape
+        places = max(max_new_tokens, self.fewest)
+        self.memory = keys[0].new_zeros(len(keys), 2, kv_heads, num_rows, places, head_dim)
+        self.length = 0
+
+    def open_place(self) -> None:
+        """Turn to the next token: `update` writes it for one layer after the other."""
+        self.length += 1
+        visible = max(self.length, self.fewest)
+        self.bias = None
+        if self.length < visible:
+            self.bias = self.memory.new_zeros(visible)
+            self.bias[self.length :] = -torch.inf
+
+    def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (kv_heads, R, head_dim) to the open place; returns views of keys and values."""
+        memory = self.memory[layer]
+        memory[0, :, :, self.length - 1], memory[1, :, :, self.length - 1] = key, value
+        keys, values = memory[:, :, :, : max(self.length, self.fewest)]
+        return keys, values
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows in this order; only those that change places are copied."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().flatten()
+        filled = self.memory[:, :, :, :, : self.length]
+        filled[:, :, :, moved] = filled[:, :, :, rows[moved]]
+        self.memory = self.memory[:, :, :, : len(rows)]
 
 
 class Olmo2Decoder(HuggingFaceDecoder):
@@ -88,24 +154,20 @@ class Olmo2Decoder(HuggingFaceDecoder):
 
     def _open_rows(self, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         split = self.template_length
-        layers, self.cache = self.cache.layers, None
-        self.templates = [
-            (layer.keys[0, :, :split], layer.values[0, :, :split]) for layer in layers
-        ]
-        self.rows = [
-            PreallocatedLayer(
-                layer.keys[prompt_of_row, :, split:],
-                layer.values[prompt_of_row, :, split:],
-                max_new_tokens,
-            )
-            for layer in layers
-        ]
+        keys = [layer.keys for layer in self.cache.layers]
+        values = [layer.values for layer in self.cache.layers]
+        self.cache = None
+        parts = [(slice(split, None), prompt_of_row)]
+        if split:
+            parts.insert(0, (slice(split), torch.zeros_like(prompt_of_row)))
+        self.shared = [SharedStates(keys, values, *part) for part in parts]
+        self.own = OwnStates(keys, len(prompt_of_row), max_new_tokens)
         self.positions = self.mask.sum(dim=1)[prompt_of_row]
-        padding = self.mask[prompt_of_row, None, None, split:] == 0
-        dtype = self.model.dtype
-        self.row_bias = (
-            padding.to(dtype).masked_fill(padding, -torch.inf) if padding.any() else None
-        )
+        padding = self.mask[prompt_of_row, None] == 0  # (rows, 1, length)
+        self.bias = None
+        if padding.any():
+            self.bias = torch.zeros_like(padding, dtype=self.model.dtype)
+            self.bias.masked_fill_(padding, -torch.inf)
         length = int(self.positions.max()) + max_new_tokens
         every_position = torch.arange(length, device=self.mask.device)[None]
         cos, sin = self.model.model.rotary_emb(self.model.lm_head.weight, every_position)
@@ -113,37 +175,62 @@ class Olmo2Decoder(HuggingFaceDecoder):
 
     def step(self, token_ids: Tensor) -> Tensor:
         body = self.model.model
+        self.own.open_place()
         hidden = body.embed_tokens(token_ids)  # (rows, hidden)
-        cos, sin = self.cos[self.positions, None], self.sin[self.positions, None]
-        for layer, template, row in zip(body.layers, self.templates, self.rows, strict=True):
-            hidden = self._layer(layer, hidden, cos, sin, template, row)
+        cos, sin = self.cos[self.positions], self.sin[self.positions]  # (rows, head_dim)
+        for index, layer in enumerate(body.layers):
+            hidden = self._layer(index, layer, hidden, cos, sin)
         self.positions = self.positions + 1
-        return self.model.lm_head(body.norm(hidden))
+        return self.model.lm_head(rms_norm(body.norm, hidden))
 
     def keep(self, rows: Tensor) -> None:
-        for row in self.rows:
-            row.batch_select_indices(rows)
+        self.own.keep(rows)
+        for part in self.shared:
+            part.place_rows(part.text_of_row[rows])
         self.positions = self.positions[rows]
-        self.row_bias = None if self.row_bias is None else self.row_bias[rows]
+        self.bias = None if self.bias is None else self.bias[rows]
 
     def _layer(
-        self,
-        layer: Olmo2DecoderLayer,
-        hidden: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        template: tuple[Tensor, Tensor],
-        row: PreallocatedLayer,
+        self, index: int, layer: Olmo2DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor
     ) -> Tensor:
         """OLMo-2's block: norms on queries and keys, and after each half instead of before it."""
         attention = layer.self_attn
-        heads = "r (h d) -> r h d"
+        heads = "r (h d) -> h r d"
         dim = attention.head_dim
-        query = rearrange(attention.q_norm(attention.q_proj(hidden)), heads, d=dim)
-        key = rearrange(attention.k_norm(attention.k_proj(hidden)), heads, d=dim)
+        query = rearrange(rms_norm(attention.q_norm, attention.q_proj(hidden)), heads, d=dim)
+        key = rearrange(rms_norm(attention.k_norm, attention.k_proj(hidden)), heads, d=dim)
         value = rearrange(attention.v_proj(hidden), heads, d=dim)
         query, key = rotate(query, cos, sin) * attention.scaling, rotate(key, cos, sin)
-        row_states = row.update(key[:, :, None], value[:, :, None])
-        attended = attend_to_template_and_row(query, template, row_states, self.row_bias)
-        hidden = hidden + layer.post_attention_layernorm(attention.o_proj(attended))
-        return hidden + layer.post_feedforward_layernorm(layer.mlp(hidden))
+        attended = self._attend(index, query, *self.own.update(index, key, value))
+        hidden = hidden + rms_norm(layer.post_attention_layernorm, attention.o_proj(attended))
+        return hidden + rms_norm(layer.post_feedforward_layernorm, layer.mlp(hidden))
+
+    def _attend(self, index: int, query: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
+        """Attention of each row's new token over what it shares with others and its own tokens.
+
+        One softmax over all of it, as if each row had the whole.
+
+        Args:
+            index: Which layer.
+            query: (heads, R, head_dim), already scaled.
+            own_keys: (kv_heads, R, length, head_dim).
+            own_values: The same shape.
+
+        Returns:
+            (R, heads * head_dim).
+        """
+        # Heads that share keys (grouped-query attention) stand side by side as g.
+        query = rearrange(query, "(kv g) r d -> kv r g d", kv=len(own_keys)).contiguous()
+        scores = [part.matmul(query, part.keys[index]) for part in self.shared]
+        scores.append(query @ own_keys.mT)
+        if self.own.bias is not None:
+            scores[-1] += self.own.bias
+        lengths = [part.shape[-1] for part in scores]
+        scores = torch.cat(scores, dim=-1)
+        if self.bias is not None:
+            scores[..., : self.bias.shape[-1]] += self.bias
+        *weights, own_weights = scores.softmax(dim=-1).split(lengths, dim=-1)
+        attended = own_weights @ own_values
+        for part, part_weights in zip(self.shared, weights, strict=True):
+            attended += part.matmul(part_weights, part.values[index])
+        return rearrange(attended, "kv r g d -> r (kv g d)")

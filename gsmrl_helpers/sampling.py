@@ -103,10 +103,11 @@ def next_token_probs(logits: Tensor, params: SamplingParams) -> Tensor:
         params: Sampling parameters with a temperature above 0.
 
     Returns:
-        (rows, vocab) float64; rows sum to 1 and excluded tokens have exactly 0. Tokens that tie
+        (rows, vocab) float32, or float64 if the logits are; rows sum to 1 within rounding, and
+        excluded tokens have exactly 0. Tokens that tie
         with the k-th most probable one are all kept.
     """
-    logits = logits.double() / params.temperature
+    logits = (logits if logits.dtype == torch.float64 else logits.float()) / params.temperature
     if 0 < params.top_k < logits.shape[-1]:
         kth_largest = logits.topk(params.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < kth_largest, -math.inf)
@@ -136,13 +137,18 @@ def sample_next_token(logits: Tensor, uniforms: Tensor, params: SamplingParams) 
     Raises:
         FloatingPointError: The logits contain NaN or +inf, or a whole row of -inf.
     """
-    if not logits.amax(dim=-1).isfinite().all():
+    greedy = params.temperature == 0
+    if not greedy:
+        # A sum in float64 of probabilities in float32: a softmax in float64 takes three times as
+        # long, and its digits are not the model's.
+        cdf = next_token_probs(logits, params).cumsum(dim=-1, dtype=torch.float64)
+    # A row's NaN or infinity is in its largest logit, and in the sum of its probabilities.
+    if not (logits.amax(dim=-1) if greedy else cdf[:, -1]).isfinite().all():
         raise FloatingPointError(
             "the model's logits contain NaN or infinity: its weights have probably diverged"
         )
-    if params.temperature == 0:
+    if greedy:
         return logits.argmax(dim=-1)
-    cdf = next_token_probs(logits, params).cumsum(dim=-1)
     # Scaled by the last entry, which rounding leaves a little off 1, the target stays below it, and
     # the first entry above the target always belongs to a token that raised the sum.
     target = uniforms[:, None] * cdf[:, -1:]

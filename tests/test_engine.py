@@ -15,6 +15,7 @@ from transformers import (
 
 from gsmrl_helpers.decoding import HuggingFaceDecoder, common_prefix_length
 from gsmrl_helpers.engine import LocalEngine, SamplingParams
+from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.olmo2_decoding import Olmo2Decoder
 from tests.tiny_sampler import PROMPTS, make_olmo2, make_tokenizer
 
@@ -143,6 +144,29 @@ def test_template_and_prompts_are_processed_once_and_finished_rows_leave(tokeniz
     assert calls == [(1, template), (5, max(map(len, ids)) - template)]
     lengths = np.array([len(completion.token_ids) for completion in completions])
     assert steps == [int((lengths > t).sum()) for t in range(1, lengths.max())]
+
+
+def test_tokens_through_the_model_and_bytes_alive_are_what_the_rows_need(tokenizer):
+    model = make_olmo2(len(tokenizer))
+    tokens = []
+    model.model.layers[0].mlp.register_forward_hook(
+        lambda module, args, output: tokens.append(output.numel() // output.shape[-1])
+    )
+    engine = LocalEngine(model, tokenizer)
+    params = SamplingParams(seed=5, n=64, max_tokens=40)
+    rows = 64 * len(PROMPTS)
+    with LiveBytes() as memory:
+        completions = engine.generate_completions(PROMPTS, params)
+
+    ids = tokenizer(PROMPTS).input_ids
+    template = common_prefix_length(ids)
+    suffixes = len(ids) * (max(map(len, ids)) - template)
+    sampled = sum(len(completion.token_ids) - 1 for completion in completions)  # not the last one
+    assert sum(tokens) == template + suffixes + sampled
+    bytes_per_token = 2 * 2 * 2 * 8 * 4  # 2 layers, keys and values, 2 heads of 8 floats
+    needed = (template + suffixes + rows * params.max_tokens) * bytes_per_token
+    a_prompt_for_each_row = sum(len(row) + params.max_tokens for row in ids) * 64 * bytes_per_token
+    assert needed < memory.peak < 0.9 * a_prompt_for_each_row
 
 
 # ---------------------------------------------------------------- the model is left as found
