@@ -13,6 +13,7 @@ from gsmrl_helpers.plots import line
 from gsmrl_helpers.run_plan import CUDA_RESERVE, GB
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "KV cache")
+RESPONSE_TOKENS = 512  # of a row, the assignment's limit
 HATCHES = dict(zip(PARTS, ("", "//", "..", "\\\\", "xx", "--"), strict=True))
 
 

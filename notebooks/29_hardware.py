@@ -41,7 +41,6 @@ from matplotlib.patches import FancyBboxPatch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from gsmrl_helpers.accumulation import Objective, microbatch_loss
 from gsmrl_helpers.config import make_config
 from gsmrl_helpers.lora import merged_parameters
 from gsmrl_helpers.master_weights import make_optimizer
@@ -65,6 +64,7 @@ from gsmrl_helpers.planner import (
 )
 from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.random_steps import live_peak, random_policy
+from gsmrl_helpers.response_scoring import LOGITS_AT_ONCE, score_with_head
 from gsmrl_helpers.run_plan import GPU_MEMORY, plan_run
 from gsmrl_helpers.step_time import Throughput, step_time, training_flops
 from gsmrl_helpers.world import load_policy
@@ -452,6 +452,7 @@ microbatch = Workload(
     batch_rows=256,
     microbatch_rows=8,
     row_tokens=384 + 512,
+    response_tokens=512,
     scored_at_once=16,
 )
 per_token = 4 * 2 * F + 4 * 2 * D + 2 * 2 * D + 4 * 8 * D + 4 * OLMO.n_heads
@@ -471,19 +472,23 @@ assert abs(all_layers - 17.9) < 0.05
 # characters a token is an assumption, a rule of thumb for English; it gives 356. With the policy's
 # tokenizer at hand, count, and give the number to `gsmrl plan --prompt-tokens`.
 #
-# Then there are the logits of {doc}`09_log_probs_and_entropy`: $V$ numbers for each position. At
-# the end of the forward pass six tensors of that size exist at once, as the step also logs the
-# entropy: the logits in bf16 (2 bytes), and in float32 the log-probabilities, the masked
-# log-probabilities, their exponentials and the product of the two (4 bytes each), and a mask
-# (1 byte).
+# Then there are the logits of {doc}`09_log_probs_and_entropy`: $V$ numbers for each position. A
+# plain step would compute them for all, and hold six tensors of that size at the end of its forward
+# pass, as it also logs the entropy: the logits in bf16 (2 bytes), and in float32 the
+# log-probabilities, the masked log-probabilities, their exponentials and the product of the two
+# (4 bytes each), and a mask (1 byte). Ours computes them for response tokens only, in chunks of at
+# most $2^{27}$ numbers on a GPU, and holds two float32 tensors of a chunk.
 
 # %%
 bytes_a_logit = 2 + 4 + 4 + 4 + 4 + 1
-of_logits = bytes_a_logit * V * microbatch.microbatch_tokens / GB
-print(f"{of_logits:.1f} GB")
+plain_logits = bytes_a_logit * V * microbatch.microbatch_tokens / GB
+positions = 2**27 // V
+of_logits = (4 + 4) * V * positions / GB
+print(f"{plain_logits:.1f} GB at once, {of_logits:.1f} GB in a chunk")
 
 # %% tags=["check"]
-assert abs(of_logits - 13.7) < 0.05
+assert abs(plain_logits - 13.7) < 0.05
+assert positions == 1337 < 8 * 512 and abs(of_logits - 1.1) < 0.05
 assert of_logits * GB == logits(microbatch)["forward"]
 
 # %% [markdown]
@@ -501,10 +506,8 @@ table.round(1)
 
 # %% tags=["check"]
 phase, n_bytes = peak(phases)
-assert phase == "forward" and abs(n_bytes / GB - 55.5) < 0.05
-state = sum(
-    phases["forward"][p] for p in ("weights", "gradients", "optimizer")
-)
+assert phase == "backward, head" and abs(n_bytes / GB - 43.4) < 0.05
+state = sum(phases[phase][p] for p in ("weights", "gradients", "optimizer"))
 assert abs(state / GB - 23.8) < 0.05
 
 # %%
@@ -513,10 +516,10 @@ draw_phases(ax, phases, GPU_MEMORY["H100"])
 plt.show()
 
 # %% [markdown]
-# *The trainer of the profile `two_gpu`, phase by phase, beside a card of 80 GB. Fewer than half of
-# the bytes at the peak are what stays; the rest is one microbatch. Scoring has no gradients and
-# almost no activations, but its 16 rows at once make twice the logits.* The 55.5 GB are the
-# tensors. `gsmrl plan` says 56.5, as it adds a row "CUDA" to each phase: 1 GB, assumed and not
+# *The trainer of the profile `two_gpu`, phase by phase, beside a card of 80 GB. More than half of
+# the bytes at the peak are what stays; almost all the rest are the activations of one microbatch.
+# Scoring has no gradients and almost no activations.* The 43.4 GB are the
+# tensors. `gsmrl plan` says 44.4, as it adds a row "CUDA" to each phase: 1 GB, assumed and not
 # counted, for CUDA's libraries and what the allocator keeps in reserve.
 #
 # ### Is it right?
@@ -524,12 +527,13 @@ plt.show()
 # `LiveBytes` counts the bytes of all tensors that exist, operation by operation, on any device.
 # Here are real train steps on this CPU, of small models with random weights and on random answers
 # (`gsmrl_helpers.random_steps`, of which `tools/gpu_check.py` is made, too). The weights are made
-# before the count, and left out of both columns.
+# before the count, and left out of both columns. The models are Qwen2: an OLMo-2 would share its
+# prompts on a CPU ({doc}`12_grpo_train_step`), and the planner plans for whole rows, as on a GPU.
 
 
 # %%
 small = ModelShape(
-    architecture="olmo2",
+    architecture="qwen2",
     vocab_size=600,
     hidden_size=64,
     intermediate_size=192,
@@ -588,26 +592,27 @@ assert planned.max() > 3 * planned.min()
 # %% [markdown]
 # The planner is within a few percent. It promises 15. The same can be asked at full scale: torch's
 # *fake tensors* have a shape and a dtype, but no contents. The model's own code runs over them,
-# forward and backward, and `LiveBytes` counts what it would have held. This is OLMo-2-1B in bf16
-# with two rows of 896 tokens, on a laptop.
+# and `LiveBytes` counts what it would have held. This is OLMo-2-1B in bf16 with two rows of 896
+# tokens, 512 of them the response, on a laptop, whose chunks of logits are smaller.
 
 # %%
 with FakeTensorMode():
-    model = random_policy(OLMO, config_of(dtype="bfloat16"))
+    model = random_policy(OLMO, config_of(dtype="bfloat16")).eval()
     ids = torch.zeros(2, 896, dtype=torch.long)
-    rows = {"input_ids": ids, "labels": ids, "response_mask": ids == 0}
     with LiveBytes() as memory:
-        loss, _ = microbatch_loss(
-            model, {**rows, "advantages": torch.ones(2)}, Objective()
-        )
-two_rows = microbatch.model_copy(update={"microbatch_rows": 2})
+        hidden = model.model(ids).last_hidden_state[:, -512:].flatten(0, 1)
+        labels = ids[:, -512:].flatten()
+        scored = score_with_head(model.lm_head, hidden, labels)
+two_rows = microbatch.model_copy(
+    update={"microbatch_rows": 2, "logits_at_once": LOGITS_AT_ONCE["cpu"]}
+)
 planned = activations(two_rows) + logits(two_rows)["forward"]
 print(f"counted {memory.peak / GB:.2f} GB, planned {planned / GB:.2f} GB")
 
 # %% tags=["check"]
 assert abs(planned / memory.peak - 1) < 0.01
-assert abs(memory.peak / GB - 7.9) < 0.05
-del model, loss
+assert abs(memory.peak / GB - 4.6) < 0.05
+del model, hidden, scored
 
 # %% [markdown]
 # Move the sliders: which of the settings brings OLMo-2-1B with masters into 16 GB?
@@ -659,7 +664,7 @@ plt.show()
 # needs least.*
 
 # %% tags=["check"]
-expected_ladder = [31.7, 27.4, 18.5, 19.8, 12.6, 6.8]
+expected_ladder = [29.7, 25.4, 16.5, 17.9, 10.6, 4.2]
 for value, wanted in zip(ladder.values(), expected_ladder, strict=True):
     assert abs(value - wanted) < 0.05
 
@@ -932,8 +937,8 @@ assert abs(time.run / 3600 - 1.88) < 0.005
 # - At a learning rate of $10^{-5}$, and with the runs' betas (.9, .95), bf16 weights above .0039
 #   never move; with torch's default betas a few might. Masters, or adapters in float32, do move.
 #   Look at `changed_parameter_share`.
-# - A microbatch adds activations (tokens × layers) and logits (tokens × vocabulary). Fewer rows,
-#   checkpointing and fewer rows scored at once make them small.
+# - A microbatch adds activations (tokens × layers) and logits (tokens × vocabulary). Fewer rows and
+#   checkpointing make the first small, chunks of response tokens the second.
 # - Plan first (`gsmrl plan`), then try 5 to 10 steps, then run.
 #
 # ## Exercises

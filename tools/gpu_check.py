@@ -27,16 +27,16 @@ from typing import Any
 import torch
 
 from gsmrl_helpers.config import RunConfig, make_config
-from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.model_shape import KNOWN_SHAPES, ModelShape
 from gsmrl_helpers.planner import Workload, step_peak
 from gsmrl_helpers.random_steps import random_policy, take_random_step
+from gsmrl_helpers.response_scoring import score_responses
 from gsmrl_helpers.step_time import training_flops
 
 TINY = ModelShape(
-    architecture="olmo2",
+    architecture="qwen2",  # whose rows go whole on a CPU, too, as the planner plans them
     vocab_size=672,
     hidden_size=64,
     intermediate_size=192,
@@ -95,7 +95,9 @@ def gradient_difference(config: RunConfig, attention: str) -> float:
     ids = ids.to(config.device)
     gradients = []
     for policy in (model, exact):
-        get_response_log_probs(policy, ids[:, :-1], ids[:, 1:])["log_probs"].mean().backward()
+        mask = torch.ones_like(ids[:, 1:], dtype=torch.bool)
+        scored = score_responses(policy, ids[:, :-1], ids[:, 1:], mask)
+        scored["log_probs"].mean().backward()
         trained = [p.grad.float().flatten() for p in policy.parameters() if p.requires_grad]
         gradients.append(torch.cat(trained))
     return ((gradients[0] - gradients[1]).norm() / gradients[1].norm()).item()
