@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.losses import (
     aggregate_loss_across_microbatch,
     check_importance_options,
@@ -25,6 +24,7 @@ from gsmrl_helpers.options import (
     require_finite,
     require_number,
 )
+from gsmrl_helpers.response_scoring import score_responses, shares_prompts
 from gsmrl_helpers.step_metrics import TokenMeans
 
 Batch = dict[str, Tensor]
@@ -77,9 +77,7 @@ def microbatch_loss(
     """
     mask = microbatch["response_mask"]
     old, ref = microbatch.get("old_log_probs"), microbatch.get("ref_log_probs")
-    scored = get_response_log_probs(
-        model, microbatch["input_ids"], microbatch["labels"], return_token_entropy=True
-    )
+    scored = score_responses(model, microbatch["input_ids"], microbatch["labels"], mask)
     # No gradient comes back through a masked position, whatever old or ref hold there.
     log_probs = scored["log_probs"].masked_fill(~mask, 0.0)
     token_loss, importance = compute_policy_gradient_loss(
@@ -134,8 +132,7 @@ def accumulate_gradients(
     device = next(model.parameters()).device
     total_loss, token_means = torch.zeros((), device=device), TokenMeans()
     with dropout_off(model):
-        for start in range(0, len(rows), microbatch_size):
-            chosen = rows[start : start + microbatch_size]
+        for chosen in split_into_microbatches(model, batch, rows, microbatch_size):
             microbatch = take_rows(batch, chosen, device)
             loss, token_values = microbatch_loss(model, microbatch, objective)
             if objective.loss_normalization == "sequence":
@@ -158,9 +155,26 @@ def rows_with_gradient(batch: Batch, objective: Objective) -> Tensor:
     return moves.nonzero().flatten()
 
 
+def split_into_microbatches(
+    model: torch.nn.Module, batch: Batch, rows: Tensor, microbatch_size: int
+) -> tuple[Tensor, ...]:
+    """The rows, so many at a time, in the order that leaves the model least to do."""
+    if len(rows) == 0:
+        return ()
+    if not shares_prompts(model):  # else a prompt's rows stay together
+        widths = num_columns(batch["response_mask"][rows])
+        rows = rows[widths.argsort(descending=True, stable=True)]  # like widths: little padding
+    return rows.split(microbatch_size)
+
+
+def num_columns(response_mask: Tensor) -> Tensor:
+    """(b,) columns that each row of a (b, T) mask needs: up to its last response token."""
+    return (response_mask * torch.arange(1, response_mask.shape[1] + 1)).amax(dim=1)
+
+
 def take_rows(batch: Batch, rows: Tensor, device: torch.device) -> Batch:
     """The given rows, without the columns behind the last response token of the longest one."""
-    width = int(batch["response_mask"][rows].any(dim=0).nonzero().max()) + 1
+    width = int(num_columns(batch["response_mask"][rows]).max())
     return {
         name: (values[rows, :width] if values.dim() == 2 else values[rows]).to(device)
         for name, values in batch.items()

@@ -21,7 +21,6 @@ from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.config import RunConfig, Splits
 from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
 from gsmrl_helpers.engines import engine_metrics, make_engine
-from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import Prompt
@@ -36,6 +35,7 @@ from gsmrl_helpers.records import (
     policy_sha256,
     write_rollouts,
 )
+from gsmrl_helpers.response_scoring import score_responses
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.signal import sample_batch
@@ -184,8 +184,7 @@ def score(trainer: Trainer, model: PreTrainedModel, rollouts: Rollouts) -> Tenso
     """(B, T) log-probabilities of the rollouts' labels under `model`, without dropout or graph."""
     with evaluation_mode(model):
         scored = [
-            get_response_log_probs(model, batch["input_ids"], batch["labels"])["log_probs"]
-            for batch in batches_of(trainer, rollouts)
+            score_responses(model, **batch)["log_probs"] for batch in batches_of(trainer, rollouts)
         ]
     return torch.cat(scored)
 
@@ -196,9 +195,7 @@ def mean_token_entropy(trainer: Trainer, rollouts: Rollouts) -> float | None:
     means = TokenMeans()
     with evaluation_mode(trainer.model):
         for batch in batches_of(trainer, rollouts):
-            scored = get_response_log_probs(
-                trainer.model, batch["input_ids"], batch["labels"], return_token_entropy=True
-            )
+            scored = score_responses(trainer.model, **batch)
             means.add({"entropy": scored["token_entropy"]}, batch["response_mask"])
     return means["entropy"]
 

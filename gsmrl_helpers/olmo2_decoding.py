@@ -18,13 +18,14 @@ from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder, PreallocatedLaye
 
 def decoder_for(model: PreTrainedModel) -> Decoder:
     """The fastest decoder that a model has."""
-    # The two other kinds of rotary embedding change with the length of what was generated.
-    if type(model) is Olmo2ForCausalLM and model.config.rope_parameters["rope_type"] not in (
-        "dynamic",
-        "longrope",
-    ):
+    if type(model) is Olmo2ForCausalLM and positions_are_absolute(model):
         return Olmo2Decoder(model)
     return HuggingFaceDecoder(model)
+
+
+def positions_are_absolute(model: Olmo2ForCausalLM) -> bool:
+    """Whether a token's rotation follows from its position alone, not from its row's length."""
+    return model.config.rope_parameters["rope_type"] not in ("dynamic", "longrope")
 
 
 def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ def tokenize_prompt_and_output(
         ValueError: no rows; unequal numbers of rows; a prompt without tokens; a tokenizer that
             has neither a padding nor an end-of-sequence token.
     """
-    prompts = [encode(tokenizer, text) for text in prompt_strs]
+    # A group repeats its prompt.
+    prompt_ids = {text: encode(tokenizer, text) for text in dict.fromkeys(prompt_strs)}
+    prompts = [prompt_ids[text] for text in prompt_strs]
     if output_token_ids is None:
         outputs = [encode(tokenizer, text) for text in output_strs]
     else:

@@ -129,7 +129,8 @@ def test_scores_are_the_policy_s_own_log_probs() -> None:
     ids = torch.tensor([[*prompt, *rollouts.completions[3].token_ids]])
     with torch.no_grad():
         alone = get_response_log_probs(trainer.model.eval(), ids[:, :-1], ids[:, 1:])["log_probs"]
-    torch.testing.assert_close(scores[3, : ids.shape[1] - 1], alone[0], atol=1e-5, rtol=0)
+    response = slice(len(prompt) - 1, ids.shape[1] - 1)
+    torch.testing.assert_close(scores[3, response], alone[0, response], atol=1e-5, rtol=0)
 
 
 def test_an_update_makes_rewarded_answers_more_likely() -> None:

@@ -316,7 +316,8 @@ def test_only_rows_with_signal_reach_the_model_in_fewer_and_narrower_microbatche
     model = RowCounter(make_policy())
     step(model, gradient_accumulation_steps=3)
     # Prompt and response have 4 + 1, 4 + 4, 7 + 1 and 7 + 2 tokens; inputs lack the last one.
-    assert model.shapes == [(2, 7), (2, 8)]
+    # The longest two go first, so that 4 + 4 is the widest of the others.
+    assert model.shapes == [(2, 8), (2, 7)]
     model.shapes.clear()
     step(model, gradient_accumulation_steps=4, entropy_coef=0.1)
     assert [rows for rows, _ in model.shapes] == [2, 2, 2]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from tokenizers import Tokenizer, decoders, models, processors
+from torch import Tensor
 from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 LETTERS = "abcdefghij0123456789 =+"
 MERGED = "ab"  # the one merge: "a" + "b" in one text are one token
@@ -41,4 +43,21 @@ def make_policy(
         eos_token_id=1,
         pad_token_id=2,
     )
-    return Olmo2ForCausalLM(config).to(dtype).eval()
+    model = Olmo2ForCausalLM(config).to(dtype).eval()
+    return exact(model) if dtype is torch.float64 else model
+
+
+class Float64RMSNorm(Olmo2RMSNorm):
+    """The module's own passes through float32, which leaves 7 digits of a float64 model."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        return self.weight * hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+
+
+def exact(model: Olmo2ForCausalLM) -> Olmo2ForCausalLM:
+    """The float64 model with norms in float64, so that equality can be asked to its last digits."""
+    for module in model.modules():
+        if type(module) is Olmo2RMSNorm:
+            module.__class__ = Float64RMSNorm
+    return model

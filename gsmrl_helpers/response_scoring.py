@@ -1,0 +1,78 @@
+"""Log-probabilities and entropies of response tokens, by the cheapest way that a model allows."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, Olmo2ForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+
+from gsmrl_helpers.chunked_log_probs import chunked_label_log_probs
+from gsmrl_helpers.linear_head import linear_head_log_probs
+from gsmrl_helpers.log_probs import get_response_log_probs
+from gsmrl_helpers.olmo2_decoding import positions_are_absolute
+from gsmrl_helpers.olmo2_tree import tree_hidden_states
+from gsmrl_helpers.prompt_tree import build_prompt_tree
+
+# Their logits are the head's, of the body's last hidden states, and nothing is done to them.
+LINEAR_HEADS = (LlamaForCausalLM, Olmo2ForCausalLM, Qwen2ForCausalLM)
+# Logits held at a time. A CPU's caches like them few; a GPU wants few launches of large kernels.
+LOGITS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
+
+
+def score_responses(
+    model: nn.Module, input_ids: Tensor, labels: Tensor, response_mask: Tensor
+) -> dict[str, Tensor]:
+    """What `get_response_log_probs` says of the response tokens, for less work.
+
+    Logits are computed for response tokens only, a chunk at a time, and never all held. On a CPU,
+    OLMo-2 processes what rows have in common once (`prompt_tree`). Models with another kind of head
+    are asked for all their logits.
+
+    Args:
+        model, input_ids, labels: see `get_response_log_probs`.
+        response_mask: (B, T) bool, the stretch of response tokens in each row.
+
+    Returns:
+        `log_probs` and `token_entropy` (nats), (B, T). What stands at masked positions has no
+        meaning, and may have no gradient.
+    """
+    if type(model) not in LINEAR_HEADS or not response_mask.any():
+        return get_response_log_probs(model, input_ids, labels, return_token_entropy=True)
+    hidden_states = response_hidden_states(model, input_ids, response_mask)
+    scored = score_with_head(model.lm_head, hidden_states, labels[response_mask])
+    return {
+        name: values.new_zeros(labels.shape).masked_scatter(response_mask, values)
+        for name, values in scored.items()
+    }
+
+
+def response_hidden_states(model: PreTrainedModel, input_ids: Tensor, mask: Tensor) -> Tensor:
+    """(M, D) hidden states from which the M tokens under the mask are predicted, row by row."""
+    if shares_prompts(model) and mask.any(dim=1).all():
+        tree = build_prompt_tree(input_ids, mask)
+        return tree_hidden_states(model, tree)[tree.predictors]
+    return model.model(input_ids, use_cache=False).last_hidden_state[mask]
+
+
+def shares_prompts(model: nn.Module) -> bool:
+    """Whether rows with one prompt go through the model together, as a tree.
+
+    On a GPU, rows are processed whole: small products cost it a launch each, and a fused kernel for
+    attention knows no tree. A module in training mode may drop out or checkpoint its activations,
+    which the tree's pass does not.
+    """
+    return (
+        type(model) is Olmo2ForCausalLM
+        and positions_are_absolute(model)
+        and model.device.type == "cpu"
+        and not any(module.training for module in model.modules())
+    )
+
+
+def score_with_head(head: nn.Module, hidden_states: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """`log_probs` and `token_entropy`, (M,), of labels (M,) after hidden states (M, D)."""
+    vocabulary = head.out_features
+    chunk_size = max(1, LOGITS_AT_ONCE[hidden_states.device.type] // vocabulary)
+    if type(head) is nn.Linear and head.bias is None:
+        return linear_head_log_probs(hidden_states, head.weight, labels, chunk_size)
+    # A head with an adapter, say: automatic differentiation knows its parts.
+    return chunked_label_log_probs(hidden_states, head, labels, chunk_size, True)
