@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.worlds import ROWS_AT_ONCE, World
+from gsmrl_helpers import olmo2_tree
 from gsmrl_helpers.accumulation import Batch, dropout_off, take_rows
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.log_probs import get_response_log_probs, label_log_probs
@@ -66,6 +68,12 @@ def shared_prompts(model: PreTrainedModel, batch: Batch) -> Tensor:
     """As a step of ours does it."""
     ids, labels, mask = batch["input_ids"], batch["labels"], batch["response_mask"]
     return score_responses(model, ids, labels, mask)["log_probs"]
+
+
+def shared_prompts_plain_norms(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The same with Hugging Face's norms."""
+    with patch.object(olmo2_tree, "rms_norm", lambda norm, x: norm(x)):
+        return shared_prompts(model, batch)
 
 
 def accumulate(

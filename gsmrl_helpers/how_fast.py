@@ -68,9 +68,14 @@ def bench_markdown(name: str, table: str, copy: Path) -> str:
         f":::{{div}} wide-table\n{markdown_rows(found['tables'][table])}\n:::",
         "",
         f"`{found['command']}`, {machine['date']}, torch {versions['torch']}, "
-        f"{machine['threads']} threads of {machine['cores']} cores "
+        f"threads: {machine['threads']}, cores: {machine['cores']} "
         f"({machine['processor']}, {machine['cpu_capability']}).",
     ]
+    if "--quick" in found["command"]:
+        lines += [
+            "",
+            "**Of one tiny turn, which shows that the bench works and measures nothing.**",
+        ]
     if found["left_out"]:
         lines += ["", "Left out: " + "; ".join(found["left_out"]) + "."]
     return "\n".join(lines)
