@@ -132,7 +132,8 @@ def accumulate_gradients(
     device = next(model.parameters()).device
     total_loss, token_means = torch.zeros((), device=device), TokenMeans()
     with dropout_off(model):
-        for chosen in split_into_microbatches(model, batch, rows, microbatch_size):
+        for start in range(0, len(rows), microbatch_size):
+            chosen = rows[start : start + microbatch_size]
             microbatch = take_rows(batch, chosen, device)
             loss, token_values = microbatch_loss(model, microbatch, objective)
             if objective.loss_normalization == "sequence":
@@ -155,16 +156,12 @@ def rows_with_gradient(batch: Batch, objective: Objective) -> Tensor:
     return moves.nonzero().flatten()
 
 
-def split_into_microbatches(
-    model: torch.nn.Module, batch: Batch, rows: Tensor, microbatch_size: int
-) -> tuple[Tensor, ...]:
-    """The rows, so many at a time, in the order that leaves the model least to do."""
-    if len(rows) == 0:
-        return ()
-    if not shares_prompts(model):  # else a prompt's rows stay together
-        widths = num_columns(batch["response_mask"][rows])
-        rows = rows[widths.argsort(descending=True, stable=True)]  # like widths: little padding
-    return rows.split(microbatch_size)
+def order_rows(model: torch.nn.Module, batch: Batch, rows: Tensor) -> Tensor:
+    """The same rows in the order in which microbatches leave the model least to do."""
+    if shares_prompts(model) or len(rows) == 0:
+        return rows  # a prompt's rows stay together
+    widths = num_columns(batch["response_mask"][rows])
+    return rows[widths.argsort(descending=True, stable=True)]  # like widths: little padding
 
 
 def num_columns(response_mask: Tensor) -> Tensor:

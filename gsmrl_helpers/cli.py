@@ -112,7 +112,9 @@ app.command("grade")(say_errors(grade_command))
 @app.command()
 @say_errors
 def record(
-    name: Annotated[str | None, typer.Argument(help="The recording; without it, a list.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The recording, or all; without it, a list.")
+    ] = None,
     profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
@@ -121,7 +123,8 @@ def record(
     from gsmrl_helpers import recordings
 
     if name is not None:
-        typer.echo(relative_to_root(recordings.record(name, profile, jobs, fresh)))
+        for chosen in recordings.names_to_record(name):
+            typer.echo(relative_to_root(recordings.record(chosen, profile, jobs, fresh)))
         return
     for known, recording in recordings.RECORDINGS.items():
         there = recordings.recording_path(known, profile).is_file()

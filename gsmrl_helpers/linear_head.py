@@ -71,8 +71,8 @@ class LinearHeadFunction(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden_states) if wants_hidden else None
         # Sums over chunks keep float32's digits where the weights have fewer.
         grad_weight = torch.zeros_like(weight, dtype=log_normalizer.dtype) if wants_weight else None
-        for rows in torch.arange(len(labels)).split(ctx.chunk_size):
-            chunk = slice(int(rows[0]), int(rows[-1]) + 1)
+        for start in range(0, len(labels), ctx.chunk_size):
+            chunk = slice(start, start + ctx.chunk_size)
             hidden = hidden_states[chunk]
             grad_logits = chunk_gradient(
                 hidden @ weight.T,

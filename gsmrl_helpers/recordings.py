@@ -57,6 +57,7 @@ class Recording:
     make: Callable[[str, Path, int, bool], None]
     row: Literal["metric", "rollout"] = "metric"
     folder: str | None = None  # in place of the profile's, where no profile decides it
+    optional: bool = False  # needs what the project does not install
 
 
 def record_runs(
@@ -174,6 +175,7 @@ RECORDINGS: dict[str, Recording] = {
         record_smollm2_rollouts,
         row="rollout",
         folder="smollm2",
+        optional=True,
     ),
 }
 
@@ -190,6 +192,13 @@ def record(name: str, profile: str = "pocket", jobs: int = 1, fresh: bool = Fals
     path = recording_path(name, profile)
     RECORDINGS[name].make(profile, path, jobs, fresh)
     return path
+
+
+def names_to_record(name: str) -> list[str]:
+    """`[name]`, or for "all" every recording that the project's own installation can make."""
+    if name != "all":
+        return [name]
+    return [known for known, recording in RECORDINGS.items() if not recording.optional]
 
 
 def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:

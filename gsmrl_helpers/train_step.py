@@ -14,6 +14,7 @@ from gsmrl_helpers.accumulation import (
     Objective,
     accumulate_gradients,
     check_objective,
+    order_rows,
     rows_with_gradient,
 )
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
@@ -136,7 +137,7 @@ def grpo_train_step(
     batch |= constants_of_loss(batch["response_mask"], advantages, old_log_probs, ref_log_probs)
 
     # New log-probabilities, loss and gradient, microbatch by microbatch; then clip and step.
-    rows = rows_with_gradient(batch, objective)
+    rows = order_rows(model, batch, rows_with_gradient(batch, objective))
     microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
     try:

@@ -184,7 +184,11 @@ def tokenize_prompt_and_output(
     Rows are prompt + output, encoded apart and padded on the right to the
     longest, T. The mask is True where the label is a token of the output.
     """
-    prompts = [encode(tokenizer, text) for text in prompt_strs]
+    # A group repeats its prompt.
+    prompt_ids = {
+        text: encode(tokenizer, text) for text in dict.fromkeys(prompt_strs)
+    }
+    prompts = [prompt_ids[text] for text in prompt_strs]
     if output_token_ids is None:
         outputs = [encode(tokenizer, text) for text in output_strs]
     else:

@@ -362,10 +362,13 @@ assert (refreshed == 1).all()
 # $u = \pi_\text{ref}(y) / \pi_\theta(y)$: never negative, and 0 where both agree.
 # {doc}`03_sorting_toy` shows that its mean is the KL divergence. `kl_estimate` computes it from two
 # log-probabilities. Beside the loss the function returns what is logged of every token, among it
-# the same estimate of how far $\pi_\theta$ has moved from $\pi_\text{old}$.
+# the same estimate of how far $\pi_\theta$ has moved from $\pi_\text{old}$. `score_responses` is
+# `get_response_log_probs` with the entropy, for response tokens only; how it spares the others is
+# told {ref}`below <sec-12-every-token-once>`.
 
 # %% tags=["definition"]
 from gsmrl_helpers.accumulation import Batch
+from gsmrl_helpers.response_scoring import score_responses
 
 
 def microbatch_loss(
@@ -377,11 +380,8 @@ def microbatch_loss(
         microbatch.get("old_log_probs"),
         microbatch.get("ref_log_probs"),
     )
-    scored = get_response_log_probs(
-        model,
-        microbatch["input_ids"],
-        microbatch["labels"],
-        return_token_entropy=True,
+    scored = score_responses(
+        model, microbatch["input_ids"], microbatch["labels"], mask
     )
     # No gradient comes back through a masked position, whatever old or ref
     # hold there.
@@ -656,7 +656,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from gsmrl_helpers.accumulation import check_objective
+from gsmrl_helpers.accumulation import check_objective, order_rows
 from gsmrl_helpers.options import (
     AdvantageNormalizer,
     Baseline,
@@ -763,7 +763,7 @@ def grpo_train_step(
 
     # New log-probabilities, loss and gradient, microbatch by microbatch;
     # then clip and step.
-    rows = rows_with_gradient(batch, objective)
+    rows = order_rows(model, batch, rows_with_gradient(batch, objective))
     microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
     try:
@@ -876,6 +876,82 @@ assert metadata["grad_norm"] > 0 and abs(metadata["loss"]) < 1e-4
 # definition says. The loss is 0 because this is a first update, and so the mean ratio is 1 and
 # nothing was clipped: had one of the two been different, something would be broken. There is no
 # reference policy, so there is no KL to it: `None`, not 0.
+#
+# (sec-12-every-token-once)=
+# ### Every token once
+#
+# Most of what such a step puts through the model is repetition. All prompts begin with the same
+# instructions, the template; each prompt stands before eight responses; and shorter rows are
+# padded. Here are the rows that have a signal:
+
+# %%
+tokens = tokenize_prompt_and_output(
+    rollouts.prompts,
+    ["" for _ in sampled_ids],
+    trainer.tokenizer,
+    output_token_ids=sampled_ids,
+)
+real_advantages, _ = compute_group_normalized_rewards(
+    torch.as_tensor(rollouts.rewards), 8
+)
+real = tokens | {"advantages": real_advantages}
+real = take_rows(real, rows_with_gradient(real, Objective()), "cpu")
+real.pop("advantages")
+
+# %%
+from gsmrl_helpers.prompt_tree import build_prompt_tree
+
+tree = build_prompt_tree(real["input_ids"], real["response_mask"])
+positions = {
+    "all rows, padded": real["input_ids"].numel(),
+    "response tokens": int(real["response_mask"].sum()),
+    "the tree": len(tree.token_ids),
+}
+
+# %% tags=["nbval-ignore-output"]
+pd.Series(positions, name="positions").to_frame()
+
+# %% [markdown]
+# The tree holds the template once, what each prompt adds to it once for its eight responses, and
+# the responses without padding. A token of a response attends to the same tokens as in its row, so
+# its log-probability is the same; and a gradient that eight rows send to the same prompt adds up,
+# as gradients do. On a CPU the package sends OLMo-2 through this tree (`tree_hidden_states`). Other
+# models, and all on a GPU, get whole rows, the longest first, so that a microbatch holds rows of
+# like length (`order_rows`). In every case the head sees response tokens only
+# ({doc}`09_log_probs_and_entropy`). The plain function is the judge, for values and for gradients:
+
+
+# %%
+def values_and_gradient(score_tokens) -> list[Tensor]:
+    trainer.model.eval()
+    scored = score_tokens(real["input_ids"], real["labels"])
+    values = [v[real["response_mask"]] for v in scored.values()]
+    weights = torch.linspace(-1, 1, len(values[0]))
+    parameters = list(trainer.model.parameters())
+    gradients = torch.autograd.grad((weights * values[0]).sum(), parameters)
+    return [*values, torch.cat([g.flatten() for g in gradients])]
+
+
+# %% tags=["check"]
+plain = values_and_gradient(
+    lambda ids, labels: get_response_log_probs(
+        trainer.model, ids, labels, True
+    )
+)
+fast = values_and_gradient(
+    lambda ids, labels: score_responses(
+        trainer.model, ids, labels, real["response_mask"]
+    )
+)
+for wanted, found in zip(plain, fast, strict=True):
+    assert (found - wanted).norm() < 2e-5 * wanted.norm()
+assert positions["the tree"] < positions["all rows, padded"] / 4
+
+# %% [markdown]
+# (In float64, where rounding does not blur the comparison, the package's tests ask for equality to
+# ten digits.)
+#
+# ### Two updates from one set of rollouts
 #
 # Now two updates from one set of rollouts, half of the rows each, as the package's training loop
 # takes them. Which of its functions run, in which order, and which model computes the old

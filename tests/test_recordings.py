@@ -15,6 +15,7 @@ from gsmrl_helpers.recordings import (
     RECORDINGS,
     SEEDS,
     markdown_table,
+    names_to_record,
     read_recording,
     record,
     record_evaluations,
@@ -126,3 +127,10 @@ def test_a_table_in_markdown() -> None:
     rows = [("a", 0, 0, "m", 0.5), ("b", 0, 0, "m", 0.25)]
     text = markdown_table(pd.DataFrame(rows, columns=LONG_COLUMNS), "prompt", {"right": "m"})
     assert text == "| prompt | right |\n| --- | --- |\n| a | 50.0 % |\n| b | 25.0 % |"
+
+
+def test_all_is_every_recording_that_needs_nothing_more() -> None:
+    every = names_to_record("all")
+    assert set(RECORDINGS) - set(every) == {"smollm2-rollouts"}
+    assert every[:3] == ["prompts", "difficulty", "on-policy"]
+    assert names_to_record("smollm2-rollouts") == ["smollm2-rollouts"]
