@@ -65,7 +65,7 @@ def bench_markdown(name: str, table: str, copy: Path) -> str:
     machine = found["machine"]
     versions = machine["versions"]
     lines = [
-        f":::{{div}} wide-table\n{markdown_rows(found['tables'][table])}\n:::",
+        markdown_rows(found["tables"][table]),
         "",
         f"`{found['command']}`, {machine['date']}, torch {versions['torch']}, "
         f"threads: {machine['threads']}, cores: {machine['cores']} "
@@ -100,7 +100,7 @@ def bars_markdown(copy: Path) -> str:
     """Each thing that was asked of the code before it was written, and what was measured."""
     benches = {name: read_bench(copy, name)["tables"] for name in BENCHES}
     rows = [bar.row(bar.measure(benches)) for bar in BARS]
-    return f":::{{div}} wide-table\n{markdown_rows(rows)}\n:::"
+    return markdown_rows(rows)
 
 
 @dataclass(frozen=True)
