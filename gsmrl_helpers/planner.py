@@ -20,7 +20,7 @@ from gsmrl_helpers.step_metrics import MAX_COMPARED_PARAMETERS
 
 Dtype = Literal["float32", "bfloat16", "8bit"]
 # 8-bit moments have a float32 scale for every block of 256 (Dettmers et al., 2022).
-BYTES = {"float32": 4, "bfloat16": 2, "8bit": 1 + 4 / 256}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "8bit": 1 + 4 / 256}
 
 Parts = dict[str, float]
 
@@ -251,3 +251,9 @@ def peak(phases: dict[str, Parts]) -> tuple[str, float]:
     """The phase that needs most, and its bytes."""
     name = max(phases, key=lambda phase: sum(phases[phase].values()))
     return name, sum(phases[name].values())
+
+
+def step_peak(work: Workload) -> tuple[str, float]:
+    """The peak of `grpo_train_step` alone: scoring without gradients is the loop's."""
+    phases = trainer_phases(work)
+    return peak({name: parts for name, parts in phases.items() if name != "scoring"})

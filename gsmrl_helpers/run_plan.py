@@ -124,6 +124,7 @@ class RunPlan:
             f"{config.sampling_max_tokens} tokens"
         )
         lines = [first, *(device.verdict() for device in self.devices)]
+        lines += host_lines(config, self.shape)
         if not self.fits:
             lines.append(
                 "To need less: raise gradient_accumulation_steps (fewer rows in a microbatch), "
@@ -210,7 +211,7 @@ def engine_plan(config: RunConfig, work: Workload, gpu_memory: float | None) -> 
 
     Where that is less than one row needs, the server does not start.
     """
-    server, e = config.vllm, BYTES[work.dtype]
+    server, e = config.vllm, BYTES[config.vllm.dtype_for(work.dtype)]
     weights = work.shape.n_parameters * e
     of_a_row = work.row_tokens * kv_bytes_per_token(work.shape, e)
     if server.device == "cpu":
@@ -224,6 +225,23 @@ def engine_plan(config: RunConfig, work: Workload, gpu_memory: float | None) -> 
     rows = parts["KV cache"] / of_a_row
     note = f"keys and values of {rows:.0f} rows of {work.row_tokens} tokens at once"
     return DevicePlan(server.device, "samples", {"sampling": parts}, capacity, note, share)
+
+
+def host_lines(config: RunConfig, shape: ModelShape) -> list[str]:
+    """What a server takes of the host's memory: weights on their way, and those of a sleeper."""
+    server = config.vllm
+    if config.engine == "local" or not (server.weight_sync == "reload" or server.sleep):
+        return []
+    e = BYTES[server.dtype_for(config.dtype)]
+    weights = e * shape.n_parameters
+    # A file has tied weights under each of their names; the last one lies there until it is whole.
+    file = weights + e * shape.tied * shape.vocab_size * shape.hidden_size
+    parts = {
+        f"{file / GB:.3g} GB while a sync writes its file, and {2 * file / GB:.3g} GB in the "
+        "temporary folder (memory, where that is a tmpfs)": server.weight_sync == "reload",
+        f"{weights / GB:.3g} GB while the server sleeps": server.sleep,
+    }
+    return ["host memory: " + "; ".join(part for part, needed in parts.items() if needed)]
 
 
 def longest_prompt(config: RunConfig) -> int:

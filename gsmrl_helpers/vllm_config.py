@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 NOT_EXTRA = {
     "--model": "the setting policy",
-    "--dtype": "the setting dtype",
+    "--dtype": "the setting vllm.dtype",
     "--port": "the setting port",
     "--max-model-len": "the setting max_model_len",
     "--gpu-memory-utilization": "the setting gpu_memory_utilization",
@@ -34,6 +34,7 @@ class VLLMConfig(BaseModel):
         python: The interpreter that has vLLM: a path (from the clone's folder, if relative) or a
             program on the PATH. vLLM asks for an environment of its own.
         device: "cpu", or the server's GPU, such as "cuda:1".
+        dtype: Of its weights, keys and values, and computations; "auto" is the policy's.
         port: To listen on, on the loopback interface; None takes a free one.
         gpu_memory_utilization: Share of the GPU's memory for weights and the KV cache.
         sleep: After sampling the server gives its GPU memory back, weights go to the host's; where
@@ -51,6 +52,7 @@ class VLLMConfig(BaseModel):
 
     python: str
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda:\d+)$")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     port: int | None = Field(default=None, ge=1, le=65535)
     gpu_memory_utilization: float = Field(default=0.85, gt=0, le=1)
     sleep: bool = False
@@ -60,6 +62,10 @@ class VLLMConfig(BaseModel):
     extra_args: tuple[str, ...] = ()
     start_timeout: float = Field(default=600.0, gt=0)
     request_timeout: float = Field(default=600.0, gt=0)
+
+    def dtype_for(self, policy_dtype: str) -> str:
+        """The server's dtype, beside a policy of this one."""
+        return policy_dtype if self.dtype == "auto" else self.dtype
 
     @field_validator("extra_args")
     @classmethod

@@ -51,7 +51,7 @@ def start_vllm(model: str, config: VLLMConfig, dtype: str) -> RunningServer:
     Args:
         model: the policy's folder, or its name on the Hub.
         config: how to run the server.
-        dtype: of its weights, "float32" or "bfloat16".
+        dtype: of its weights: "float32", "bfloat16" or "float16".
 
     Raises:
         ServerStartError: no such interpreter or policy, the port is taken, the server ended, or it

@@ -50,7 +50,7 @@ class VLLMServer:
     Args:
         model: the policy's folder, or its name on the Hub; also the tokenizer's.
         config: how the server is run.
-        dtype: of the server's weights and computations.
+        policy_dtype: of the trainer's weights; see `VLLMConfig.dtype` for the server's.
 
     Raises:
         ServerStartError: there is no such policy.
@@ -63,9 +63,10 @@ class VLLMServer:
         self,
         model: str | Path,
         config: VLLMConfig,
-        dtype: Literal["float32", "bfloat16"] = "float32",
+        policy_dtype: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
-        self.model, self.config, self.dtype = str(model), config, dtype
+        self.model, self.config = str(model), config
+        self.dtype = config.dtype_for(policy_dtype)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(self.model)
         except (OSError, ValueError) as error:

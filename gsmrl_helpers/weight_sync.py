@@ -190,11 +190,11 @@ class ArrivalCheck:
     """Asks the engine after a sync how likely a fixed text is, and the trainer, too.
 
     The two must agree within √ε of the engine's dtype, on average over the tokens (.0003 in
-    float32, .09 in bfloat16): a layer that was missed, a head that stayed or half a file do not.
-    And where the weights that were sent are not those that the engine had, its answer must not be
-    the one that it gave with them. It is asked when this is made, too, so that the first sync is
-    checked like all others. One step may move the policy by less than bfloat16 rounds: then the
-    weights are the same.
+    float32, .09 in bfloat16, .03 in float16): a layer that was missed, a head that stayed or half
+    a file do not. And where the weights that were sent are not those that the engine had, its
+    answer must not be the one that it gave with them. It is asked when this is made, too, so that
+    the first sync is checked like all others. One step may move the policy by less than bfloat16
+    rounds: then the weights are the same.
 
     Args:
         client: the server's; it still serves the checkpoint.

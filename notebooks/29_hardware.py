@@ -40,11 +40,10 @@ import torch
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from transformers import AutoModelForCausalLM, Olmo2Config
 
 from gsmrl_helpers.accumulation import Objective, microbatch_loss
 from gsmrl_helpers.config import make_config
-from gsmrl_helpers.lora import add_lora, merged_parameters
+from gsmrl_helpers.lora import merged_parameters
 from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.model_shape import KNOWN_SHAPES, ModelShape
@@ -60,9 +59,12 @@ from gsmrl_helpers.planner import (
     layer_activations,
     logits,
     peak,
+    resident,
+    step_peak,
     trainer_phases,
 )
 from gsmrl_helpers.plots import line, use_style
+from gsmrl_helpers.random_steps import live_peak, random_policy
 from gsmrl_helpers.run_plan import GPU_MEMORY, plan_run
 from gsmrl_helpers.step_time import Throughput, step_time, training_flops
 from gsmrl_helpers.world import load_policy
@@ -520,40 +522,12 @@ plt.show()
 # ### Is it right?
 #
 # `LiveBytes` counts the bytes of all tensors that exist, operation by operation, on any device.
-# Here are real train steps of small models on this CPU. Their weights are made before the count,
-# and left out of both columns.
-
-
-# %% tags=["hide-input"]
-class Numbers:
-    """A tokenizer for prompts that are written as numbers."""
-
-    eos_token_id = pad_token_id = 0
-
-    def encode(self, text: str, **_: object) -> list[int]:
-        return [int(word) for word in text.split()]
-
-
-def make_model(shape: ModelShape, dtype: torch.dtype):
-    config = Olmo2Config(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation="sdpa"
-    )
+# Here are real train steps on this CPU, of small models with random weights and on random answers
+# (`gsmrl_helpers.random_steps`, of which `tools/gpu_check.py` is made, too). The weights are made
+# before the count, and left out of both columns.
 
 
 # %%
-from gsmrl_helpers import grpo_train_step
-
 small = ModelShape(
     architecture="olmo2",
     vocab_size=600,
@@ -579,49 +553,14 @@ def config_of(**settings: object):
 
 
 # %%
-def live_peak(model, config, n_steps: int = 2) -> int:
-    """Peak bytes of real train steps, the optimizer included."""
-    rows, answer = 8, [7] * config.sampling_max_tokens
-    with LiveBytes() as memory:
-        optimizer = make_optimizer(config, model.parameters())
-        for _ in range(n_steps):
-            grpo_train_step(
-                model,
-                Numbers(),
-                optimizer,
-                config.gradient_accumulation_steps,
-                1.0,
-                None,
-                [" ".join(["5"] * 36)] * rows,
-                [""] * rows,
-                [""] * rows,
-                8,
-                rollout_token_ids=[answer] * rows,
-                raw_rewards=[0.0, 1.0] * (rows // 2),
-            )
-    return memory.peak
-
-
-# %%
-def planned_peak(shape: ModelShape, config) -> float:
-    """What the planner says of the same, weights left out."""
-    phases = trainer_phases(Workload.from_config(config, shape, 36))
-    phases.pop("scoring")
-    for parts in phases.values():
-        parts["weights"] = 0.0
-    return peak(phases)[1]
-
-
 def compare(shape: ModelShape, **settings: object) -> dict[str, float]:
-    """Measured and planned peak of one size, in MB."""
+    """Peak of two train steps of one size, measured and planned, in MB."""
     config = config_of(**settings)
-    model = make_model(shape, getattr(torch, config.dtype)).train()
-    if config.gradient_checkpointing:
-        model.config.use_cache = False
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    measured = live_peak(model, config) / 1e6
-    planned = planned_peak(shape, config) / 1e6
-    return {"measured (MB)": measured, "planned (MB)": planned}
+    model = random_policy(shape, config)
+    measured = live_peak(model, config, prompt_tokens=36)
+    work = Workload.from_config(config, shape, prompt_tokens=36)
+    planned = step_peak(work)[1] - resident(work)["weights"]
+    return {"measured (MB)": measured / 1e6, "planned (MB)": planned / 1e6}
 
 
 # %%
@@ -654,7 +593,7 @@ assert planned.max() > 3 * planned.min()
 
 # %%
 with FakeTensorMode():
-    model = make_model(OLMO, torch.bfloat16).train()
+    model = random_policy(OLMO, config_of(dtype="bfloat16"))
     ids = torch.zeros(2, 896, dtype=torch.long)
     rows = {"input_ids": ids, "labels": ids, "response_mask": ids == 0}
     with LiveBytes() as memory:
@@ -771,13 +710,10 @@ assert 0.005 < difference < 0.015
 # FLOPs a parameter and token.
 
 # %%
-config = config_of()
 gradients, peaks = [], []
 for checkpointing in (False, True):
-    model = make_model(small, torch.float32).train()
-    if checkpointing:
-        model.config.use_cache = False
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    config = config_of(gradient_checkpointing=checkpointing)
+    model = random_policy(small, config)
     ids = torch.arange(160).view(4, 40)
     with LiveBytes() as memory:
         model(ids).logits.square().mean().backward()
@@ -815,14 +751,14 @@ assert n_adapters == OLMO.n_layers * per_layer == 12_058_624
 # peft, on the small model, with adapters that are no longer zero.
 
 # %%
-settings = config_of(lora={"rank": 4, "alpha": 8}).lora
-model = add_lora(make_model(small, torch.float32), settings)
+adapted = config_of(lora={"rank": 4, "alpha": 8})
+model = random_policy(small, adapted)
 generator = torch.Generator().manual_seed(1)
 for name, parameter in model.named_parameters():
     if "lora_B" in name:
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.data = 0.1 * noise
-engine = make_model(small, torch.float32)
+engine = random_policy(small, config_of())
 with torch.no_grad():
     unsynced = (model(ids).logits - engine(ids).logits).abs().max()
     engine.load_state_dict(dict(merged_parameters(model)))
@@ -926,7 +862,10 @@ assert not plan_run(rtx4080.model_copy(update={"master_weights": True})).fits
 # `one_gpu` is for one card of 16 GB, of the class of a T4. Trainer and server take turns in its
 # memory: the server sleeps while the trainer trains, its weights in the host's memory. A T4
 # computes no bf16. float16 has the bits, but its smallest numbers are $6 \cdot 10^{-8}$, and
-# gradients below vanish unless the loss is scaled up; the profile uses float32 and LoRA.
+# gradients below vanish unless the loss is scaled up; the profile uses float32 and LoRA. Sampling
+# has no gradients: a server in float16 (`vllm.dtype`) takes half the weights and half the keys and
+# values, so that several times as many rows fit. Whether OLMo-2's activations stay within float16's
+# range was not tried here, so the profile does not ask for it.
 
 # %%
 for name in ("qwen_half_b", "one_gpu"):
@@ -939,6 +878,11 @@ assert make_config("one_gpu").lora.rank == 16
 assert make_config("one_gpu").dtype == "float32"
 for name in ("two_gpu", "qwen_half_b", "one_gpu"):
     assert plan_run(make_config(name)).fits
+one_gpu = make_config("one_gpu")
+server = one_gpu.vllm.model_copy(update={"dtype": "float16"})
+in_float16 = plan_run(one_gpu.model_copy(update={"vllm": server}))
+assert "of 5 rows" in plan_run(one_gpu).devices[0].note
+assert "of 34 rows" in in_float16.devices[0].note
 smallest = torch.finfo(torch.float16).smallest_normal / 2**10
 assert abs(smallest / 6e-8 - 1) < 0.01
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import math
 
-import torch
-from transformers import AutoModelForCausalLM, Olmo2Config, PreTrainedModel, Qwen2Config
+from transformers import PreTrainedModel
 
-from gsmrl_helpers.config import LoraSettings, make_config
-from gsmrl_helpers.lora import add_lora
-from gsmrl_helpers.master_weights import make_optimizer
-from gsmrl_helpers.memory import LiveBytes
+from gsmrl_helpers.config import make_config
 from gsmrl_helpers.model_shape import ModelShape
-from gsmrl_helpers.planner import Workload, peak, resident, trainer_phases
-from gsmrl_helpers.train_step import grpo_train_step
-
-
-class Numbers:
-    """A tokenizer for prompts that are written as numbers."""
-
-    eos_token_id = pad_token_id = 0
-
-    def encode(self, text: str, **_: object) -> list[int]:
-        return [int(word) for word in text.split()]
+from gsmrl_helpers.planner import Workload, resident, step_peak
+from gsmrl_helpers.random_steps import live_peak, random_policy
 
 
 def small_shape(**changes: object) -> ModelShape:
@@ -40,28 +27,8 @@ def small_shape(**changes: object) -> ModelShape:
     return ModelShape(**{**sizes, **changes})
 
 
-def make_model(shape: ModelShape, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Random weights of this shape, on the present device (and under the present mode)."""
-    kind = {"olmo2": Olmo2Config, "qwen2": Qwen2Config}[shape.architecture]
-    config = kind(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_kv_heads,
-        tie_word_embeddings=shape.tied,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").train()
-
-
-def checkpoint_activations(model: PreTrainedModel) -> None:
-    model.config.use_cache = False
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+def make_model(shape: ModelShape, **settings: object) -> PreTrainedModel:
+    return random_policy(shape, make_config("pocket", overrides=settings))
 
 
 def measured_and_planned(
@@ -80,32 +47,8 @@ def measured_and_planned(
         **settings,
     }
     config = make_config("pocket", overrides=changes)
-    model = make_model(shape, getattr(torch, config.dtype))
-    if config.lora:
-        model = add_lora(model, LoraSettings.model_validate(config.lora))
-    if config.gradient_checkpointing:
-        checkpoint_activations(model)
-    prompt = " ".join(["5"] * prompt_tokens)
-    with LiveBytes() as memory:
-        optimizer = make_optimizer(config, model.parameters())
-        for _ in range(2):
-            grpo_train_step(
-                model,
-                Numbers(),
-                optimizer,
-                config.gradient_accumulation_steps,
-                1.0,
-                None,
-                [prompt] * n_rows,
-                [""] * n_rows,
-                [""] * n_rows,
-                4,
-                rollout_token_ids=[[7] * config.sampling_max_tokens] * n_rows,
-                raw_rewards=[float(row % 2) for row in range(n_rows)],
-                entropy_coef=config.entropy_coef,
-            )
+    measured = live_peak(random_policy(shape, config), config, prompt_tokens)
     work = Workload.from_config(config, shape, prompt_tokens)
     assert work.microbatch_rows == math.ceil(n_rows / config.gradient_accumulation_steps)
-    phases = {name: parts for name, parts in trainer_phases(work).items() if name != "scoring"}
-    phase, n_bytes = peak(phases)
-    return memory.peak, n_bytes - resident(work)["weights"], phase
+    phase, n_bytes = step_peak(work)
+    return measured, n_bytes - resident(work)["weights"], phase

@@ -32,12 +32,13 @@ def test_it_runs_and_its_planner_is_right() -> None:
 
 
 def test_a_planner_that_is_wrong_is_not_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = gpu_check.trainer_phases
+    right = gpu_check.step_peak
 
-    def too_much(work: object) -> dict:
-        return {"forward": {"all": 1.2 * sum(forward(work)["forward"].values())}}
+    def too_much(work: object) -> tuple[str, float]:
+        phase, n_bytes = right(work)
+        return phase, 1.2 * n_bytes
 
-    monkeypatch.setattr(gpu_check, "trainer_phases", too_much)
+    monkeypatch.setattr(gpu_check, "step_peak", too_much)
     assert not gpu_check.check(arguments())["ok"]
 
 

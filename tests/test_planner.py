@@ -21,7 +21,7 @@ from gsmrl_helpers.planner import (
     scoring,
     training_state,
 )
-from tests.planned_step import checkpoint_activations, make_model, measured_and_planned, small_shape
+from tests.planned_step import make_model, measured_and_planned, small_shape
 
 OLMO, QWEN = KNOWN_SHAPES["allenai/OLMo-2-0425-1B"], KNOWN_SHAPES["Qwen/Qwen2.5-0.5B"]
 LORA = {"rank": 8, "alpha": 16}
@@ -29,8 +29,7 @@ LORA = {"rank": 8, "alpha": 16}
 
 @pytest.mark.parametrize("shape", [OLMO, QWEN, small_shape(architecture="qwen2", n_kv_heads=2)])
 def test_parameters_are_those_of_the_model(shape: ModelShape) -> None:
-    with torch.device("meta"):
-        parameters = list(make_model(shape).parameters())
+    parameters = list(make_model(shape, device="meta").parameters())
     assert shape.n_parameters == sum(p.numel() for p in parameters)
     assert shape.largest_parameter == max(p.numel() for p in parameters)
 
@@ -109,9 +108,7 @@ def test_a_microbatch_at_full_scale_without_its_memory(
     # Fake tensors have shapes and no contents: the real code runs, and nothing is computed.
     n_rows, n_tokens = 2, 896
     with FakeTensorMode():
-        model = make_model(shape, torch.bfloat16)
-        if checkpointing:
-            checkpoint_activations(model)
+        model = make_model(shape, dtype="bfloat16", gradient_checkpointing=checkpointing)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         ids = torch.zeros(n_rows, n_tokens, dtype=torch.long)
@@ -139,7 +136,7 @@ def test_a_microbatch_at_full_scale_without_its_memory(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_pass_without_gradients(dtype: str) -> None:
     shape = small_shape()
-    model = make_model(shape, getattr(torch, dtype))
+    model = make_model(shape, dtype=dtype)
     ids = torch.zeros(6, 40, dtype=torch.long)
     with torch.no_grad(), LiveBytes() as memory:
         get_response_log_probs(model, ids, ids, return_token_entropy=True)

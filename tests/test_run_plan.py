@@ -65,6 +65,32 @@ def test_a_gpu_for_two_holds_them_in_turn() -> None:
     assert device.phases["forward"]["server asleep"] == 1 * GB
 
 
+def test_a_server_s_dtype_decides_its_weights_and_its_cache() -> None:
+    in_float32 = plan_of("one_gpu")
+    vllm = in_float32.config.vllm.model_copy(update={"dtype": "float16"})
+    in_float16 = plan_run(in_float32.config.model_copy(update={"vllm": vllm}))
+    room = 0.5 * 16 * GB - 1 * GB  # the server's share without its reserve
+    for plan, e in ((in_float32, 4), (in_float16, 2)):
+        n_rows = (room - e * OLMO.n_parameters) / (e * 65_536 * (384 + 512))
+        assert f"keys and values of {n_rows:.0f} rows" in plan.devices[0].note
+        assert plan.devices[0].phases["sampling"]["weights"] == pytest.approx(
+            4 * (OLMO.n_parameters + OLMO.n_lora_parameters(16))  # the trainer's stay what they are
+        )
+
+
+def test_what_passes_through_the_host_s_memory() -> None:
+    (line,) = [line for line in plan_of("one_gpu").lines() if line.startswith("host memory")]
+    gb = 4 * OLMO.n_parameters / GB
+    assert f"{gb:.3g} GB while a sync" in line and f"{2 * gb:.3g} GB in the temporary" in line
+    assert line.endswith(f"; {gb:.3g} GB while the server sleeps")
+    vllm = {"python": "python", "device": "cuda:1", "weight_sync": "reload"}
+    (line,) = [s for s in plan_of("qwen_half_b", vllm=vllm).lines() if s.startswith("host")]
+    # Tied: 494 million parameters, of which the file has the embedding's 136 million twice.
+    assert f"{2 * (494_032_768 + 151_936 * 896) / GB:.3g} GB while a sync" in line
+    assert "sleeps" not in line
+    assert not any("host" in line for line in plan_of("two_gpu").lines())
+
+
 def test_a_local_engine_s_cache_is_in_the_plan() -> None:
     plan = plan_of("pocket")
     (device,) = plan.devices

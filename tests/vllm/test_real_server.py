@@ -7,19 +7,13 @@ samples from another server at the same time: neither may disturb the other. By 
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -31,7 +25,7 @@ from gsmrl_helpers.loop import Trainer, take_step
 from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.records import METRICS, read_manifest, read_rows
-from gsmrl_helpers.runs import EXECUTED_NAME, run_folder
+from gsmrl_helpers.runs import EXECUTED_NAME
 from gsmrl_helpers.server_process import (
     PortTakenError,
     ServerProcess,
@@ -45,6 +39,7 @@ from gsmrl_helpers.vllm_server import ServerRestartedWarning, VLLMServer
 from gsmrl_helpers.weight_sync import WeightSyncError
 from gsmrl_helpers.world import policy_location
 from tests.vllm.conftest import PYTHON
+from tests.vllm.other_run import Run
 from tools.record_vllm import another_policy, compare, no_cache_reset
 
 POLICY = ROOT / "data" / "pocket_policy"
@@ -58,47 +53,23 @@ SMALL = {
     "validate_every": 3,
     "save_rollouts_every": 1,
 }
+# What a run of its own has: 32 prompts × 8, and steps large enough to change greedy answers.
+LARGE_STEPS = {"rollout_batch_size": 256, "train_batch_size": 256, "learning_rate": 3e-4}
+# The prefix cache keeps whole blocks, of 128 tokens by default here.
+SMALL_BLOCKS = ("--block-size", "32")
 
 
 # --- what the tests share ----------------------------------------------------------------------
 
 
-class Run:
-    """`gsmrl run` as a process, which carries a mark that its descendants inherit."""
-
-    def __init__(self, runs_dir: Path) -> None:
-        self.folder = run_folder("on-policy", "pocket_vllm", "standard", 0, runs_dir)
-        self.mark = secrets.token_hex(8)
-        settings = {**SMALL, "vllm": {"python": PYTHON}}
-        command = [sys.executable, "-m", "gsmrl_helpers.cli", "run", "on-policy"]
-        command += ["--profile", "pocket_vllm", "--runs-dir", str(runs_dir)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={json.dumps(value)}"]
-        self.output = runs_dir / "output.txt"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "GSMRL_TEST_MARK": self.mark},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def descendants(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("GSMRL_TEST_MARK") == self.mark:
-                    found.append(process)
-            except psutil.Error:
-                pass
-        return found
-
-
 @pytest.fixture(scope="module")
 def other_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """`gsmrl run on-policy --profile pocket_vllm`, which samples while the other tests do."""
-    run = Run(tmp_path_factory.mktemp("runs"))
+    run = Run(
+        tmp_path_factory.mktemp("runs"),
+        **(SMALL | LARGE_STEPS),
+        vllm={"python": PYTHON, "extra_args": SMALL_BLOCKS},
+    )
     yield run
     run.process.kill()  # its kernel ends with it, and the kernel's server with the kernel
     run.process.wait()
@@ -112,17 +83,24 @@ def started() -> list[tuple[ServerProcess, int]]:
 
 @pytest.fixture(scope="module")
 def server(other_run: Run, started: list) -> Iterator[VLLMServer]:
-    # blocks of 32 tokens: the prefix cache keeps whole blocks, of 128 tokens by default here
-    server = VLLMServer(POLICY, VLLMConfig(python=PYTHON, extra_args=("--block-size", "32")))
+    server = VLLMServer(POLICY, VLLMConfig(python=PYTHON, extra_args=SMALL_BLOCKS))
     with server:
         remember(server, started)
         server.init_weight_sync("cpu")
         yield server
 
 
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
 def remember(server: VLLMServer, started: list[tuple[ServerProcess, int]]) -> None:
-    port = int(server.running.client.url.rsplit(":", 1)[1])
-    started.append((server.running.process, port))
+    started.append((server.running.process, port_of(server.running.client.url)))
+
+
+def assert_nothing_is_left(process: ServerProcess, port: int) -> None:
+    assert not process.members() and not process.folder.exists()
+    check_port_is_free(port)
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +245,7 @@ def test_a_failed_update_tells_the_server_s_words_and_the_next_sync_works(
 ):
     with pytest.raises(WeightSyncError, match=r"HTTP 500.*no module or parameter named 'theta'"):
         server.sync_policy_weights(nn.ParameterDict({"theta": torch.zeros(3)}))
+    assert_nothing_is_left(*started[-1])  # it has generated for 32 prompts × 8
     server.sync_policy_weights(model)
     remember(server, started)
     assert_engine_has(server, model, prompts[:16], greedy)
@@ -284,6 +263,7 @@ def test_a_server_killed_while_it_generates_is_replaced(server, model, prompts, 
     killer.start()
     with pytest.warns(ServerRestartedWarning, match="the server died"):
         again = server.generate_completions(prompts[:256], group)[: 32 * 8]
+    assert_nothing_is_left(*started[-1])
     remember(server, started)
     same = [a == b for a, b in zip(ids_of(again), ids_of(reference), strict=True)]
     assert sum(same) >= 254  # the weights of the last sync, the draws of the first attempt
@@ -319,12 +299,11 @@ def test_starts_that_fail(tmp_path):
 # --- the end -----------------------------------------------------------------------------------
 
 
-def test_nothing_of_any_server_is_left(server, started):
+def test_nothing_is_left_of_a_server_that_is_stopped(server, prompts, group, started):
+    assert len(server.generate_completions(prompts[:32], group)) == 32 * 8
     server.stop()
     assert len(started) == 3 and len({process.group for process, _ in started}) == 3
-    for process, port in started:
-        assert not process.members()
-        check_port_is_free(port)
+    assert_nothing_is_left(*started[-1])
 
 
 def test_the_run_through_papermill_was_not_disturbed(other_run):
@@ -338,10 +317,28 @@ def test_the_run_through_papermill_was_not_disturbed(other_run):
     manifest = read_manifest(other_run.folder)
     assert manifest["status"] == "finished" and manifest["config"]["engine"] == "vllm"
     assert (other_run.folder / EXECUTED_NAME).is_file()
+
+
+def test_after_each_sync_of_that_run_the_engine_answered_as_the_trainer(other_run):
+    assert other_run.process.wait() == 0
+    syncs = read_rows(other_run.syncs)
+    assert len(syncs) == 1 + 3 + 3  # curve at step 0, three steps, then curve, dev and test
+    for sync in syncs:
+        assert sync["engine"] == sync["trainer"]
+        assert len(sync["engine"]) == 16 and sum(map(len, sync["engine"])) > 300
+    # Four policies, of which no two answer alike: the one before would have been found out.
+    assert len({sync["weights"] for sync in syncs}) == 4
+    assert len({str(sync["trainer"]) for sync in syncs}) == 4
+
+
+def test_nothing_is_left_of_that_run_and_its_server(other_run):
+    assert other_run.process.wait() == 0
+    (url,) = {sync["url"] for sync in read_rows(other_run.syncs)}
     deadline = time.monotonic() + 30
     while other_run.descendants() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not other_run.descendants()
+    check_port_is_free(port_of(url))
 
 
 def test_the_profile_names_the_environment_that_make_test_vllm_makes():
