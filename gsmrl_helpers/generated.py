@@ -16,6 +16,17 @@ from pathlib import Path
 GENERATORS: dict[str, str] = {
     "assignment": "gsmrl_helpers.assignment:assignment_markdown",
     "claims": "gsmrl_helpers.claims_page:claims_markdown",
+    "bench-bars": "gsmrl_helpers.how_fast:bars_markdown",
+    "bench-growth": "gsmrl_helpers.how_fast:growth_markdown",
+    "bench-growth-lines": "gsmrl_helpers.how_fast:growth_lines_markdown",
+    "bench-grading": "gsmrl_helpers.how_fast:grading_markdown",
+    "bench-gradients": "gsmrl_helpers.how_fast:gradients_markdown",
+    "bench-log-probs": "gsmrl_helpers.how_fast:log_probs_markdown",
+    "bench-padding": "gsmrl_helpers.how_fast:padding_markdown",
+    "bench-sampler-parts": "gsmrl_helpers.how_fast:sampler_parts_markdown",
+    "bench-sampling": "gsmrl_helpers.how_fast:sampling_markdown",
+    "bench-step": "gsmrl_helpers.how_fast:step_markdown",
+    "bench-update-parts": "gsmrl_helpers.how_fast:update_parts_markdown",
 }
 MARKER = re.compile(r"^% generated: *(\S+) *$", re.MULTILINE)
 

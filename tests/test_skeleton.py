@@ -145,7 +145,8 @@ def test_jupyterlab_opens_a_pair_whatever_its_file_times():
 def test_make_ci_and_the_readme_call_the_one_task_script():
     make = (ROOT / "Makefile").read_text()
     assert (
-        "setup book student test test-vllm test-full lab:\n\t@$(PYTHON) tools/tasks.py $@" in make
+        "setup book student test test-vllm test-full bench lab:\n\t@$(PYTHON) tools/tasks.py $@"
+        in make
     )
     assert "make test\nexec make test-vllm\n" in (ROOT / ".ci" / "run").read_text()
     assert "bash .ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
@@ -199,16 +200,18 @@ def test_tests_end_with_one_line_that_counts(monkeypatch, tmp_path, capfd, codes
 def test_an_environment_is_installed_again_only_for_new_requirements(monkeypatch, tmp_path):
     (tmp_path / "pyproject.toml").write_text("a")
     (tmp_path / "constraints.txt").write_text("b")
+    interpreter = tmp_path / "environment" / tasks.PYTHON.relative_to(tasks.VENV)
+    interpreter.parent.mkdir(parents=True)
+    interpreter.touch()
     calls = []
     monkeypatch.setattr(tasks, "ROOT", tmp_path)
-    monkeypatch.setattr(tasks, "STAMP", tmp_path / "stamp")
-    monkeypatch.setattr(tasks, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(tasks.subprocess, "run", lambda command, **options: calls.append(command))
-    tasks.set_up()
-    tasks.set_up()
-    assert len(calls) == 1 and calls[0][-2:] == ["--constraint", "constraints.txt"]
+    assert tasks.set_up(tmp_path / "environment", "bench") == interpreter
+    tasks.set_up(tmp_path / "environment", "bench")
+    assert len(calls) == 1 and calls[0][0] == str(interpreter)
+    assert calls[0][-3:] == [".[bench]", "--constraint", "constraints.txt"]
     (tmp_path / "constraints.txt").write_text("c")
-    tasks.set_up()
+    tasks.set_up(tmp_path / "environment", "bench")
     assert len(calls) == 2
 
 

@@ -7,6 +7,8 @@ test-full  test with the longest tests, too, then what claim cells expect, chang
            and the notebooks again on lesser processors, with one thread and with two
 test-vllm  the engine against a real vLLM server on the CPU, in an environment of its own; skipped,
            with the reason, where that cannot be made
+bench      our kernels beside their peers (Hugging Face, TRL, vLLM where test-vllm has made its
+           environment), in an environment of its own; some half hour on two idle cores
 student    the notebooks without their solutions, for nbgrader or a reader, in _build/student
 lab        JupyterLab on the notebooks
 
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
-STAMP = VENV / ".installed"
+BENCH_VENV = ROOT / ".venv-bench"
 VLLM_VENV = ROOT / ".venv-vllm"
 VLLM_PINS = ROOT / "requirements-vllm.txt"
 TORCH_FOR_CPUS = "https://download.pytorch.org/whl/cpu"
@@ -43,7 +45,7 @@ TEST_OUTPUT = ROOT / "_build" / "test"
 PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
 RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
-TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "lab")
+TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "lab")
 
 
 @dataclass(frozen=True)
@@ -141,20 +143,29 @@ def matrix_stages() -> list[Stage]:
     ]
 
 
-def set_up() -> None:
-    """Make .venv and install the project, unless that was done for these very requirements."""
+def set_up(folder: Path = VENV, extra: str = "dev") -> Path:
+    """Make an environment and install the project in it, unless that was done for these very
+    requirements; return its interpreter."""
+    interpreter, stamp = folder / PYTHON.relative_to(VENV), folder / ".installed"
     files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
-        return
-    if not PYTHON.exists():
-        print(f"setup: making {VENV.name} with Python {sys.version.split()[0]}", flush=True)
-        venv.create(VENV, with_pip=True)
+    if stamp.exists() and stamp.read_text() == wanted and interpreter.exists():
+        return interpreter
+    if not interpreter.exists():
+        print(f"setup: making {folder.name} with Python {sys.version.split()[0]}", flush=True)
+        venv.create(folder, with_pip=True)
     print("setup: installing the project (some minutes, about 2 GB with PyTorch)", flush=True)
-    install = python("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    install += ["--editable", ".[dev]", "--constraint", "constraints.txt"]
+    install = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install += ["--editable", f".[{extra}]", "--constraint", "constraints.txt"]
     subprocess.run(install, cwd=ROOT, check=True)
-    STAMP.write_text(wanted)
+    stamp.write_text(wanted)
+    return interpreter
+
+
+def run_benchmarks() -> int:
+    """Run every bench in an environment with TRL, and write data/results/bench."""
+    interpreter = set_up(BENCH_VENV, "bench")
+    return subprocess.run([str(interpreter), "-m", "benchmarks"], cwd=ROOT).returncode
 
 
 def set_up_vllm() -> str | None:
@@ -269,6 +280,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
 
+    if task == "bench":
+        return run_benchmarks()
     set_up()
     if task == "test":
         return run_tests(test_stages())

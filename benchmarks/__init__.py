@@ -1,0 +1,1 @@
+"""The course's kernels beside their peers: `make bench`, or `python -m benchmarks --help`."""
