@@ -104,10 +104,10 @@ def next_token_probs(logits: Tensor, params: SamplingParams) -> Tensor:
 
     Returns:
         (rows, vocab) float32, or float64 if the logits are; rows sum to 1 within rounding, and
-        excluded tokens have exactly 0. Tokens that tie
-        with the k-th most probable one are all kept.
+        excluded tokens have exactly 0. Tokens that tie with the k-th most probable one are all
+        kept.
     """
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / params.temperature
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / params.temperature
     if 0 < params.top_k < logits.shape[-1]:
         kth_largest = logits.topk(params.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < kth_largest, -math.inf)
@@ -143,7 +143,8 @@ def sample_next_token(logits: Tensor, uniforms: Tensor, params: SamplingParams) 
         # long, and its digits are not the model's.
         cdf = next_token_probs(logits, params).cumsum(dim=-1, dtype=torch.float64)
     # A row's NaN or infinity is in its largest logit, and in the sum of its probabilities.
-    if not (logits.amax(dim=-1) if greedy else cdf[:, -1]).isfinite().all():
+    largest_or_sum = logits.amax(dim=-1) if greedy else cdf[:, -1]
+    if not largest_or_sum.isfinite().all():
         raise FloatingPointError(
             "the model's logits contain NaN or infinity: its weights have probably diverged"
         )

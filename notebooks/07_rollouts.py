@@ -353,8 +353,11 @@ assert ids_of[:2] == [answer.token_ids for answer in group[:2]]
 
 # %% tags=["definition"]
 def next_token_probs(logits: Tensor, params: SamplingParams) -> Tensor:
-    """(rows, vocab) float64 after temperature, top-k and top-p, in order."""
-    logits = logits.double() / params.temperature
+    """(rows, vocab) after temperature, top-k and top-p, in this order."""
+    logits = (
+        logits.to(torch.promote_types(logits.dtype, torch.float32))
+        / params.temperature
+    )
     if 0 < params.top_k < logits.shape[-1]:
         kth_largest = logits.topk(params.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < kth_largest, -math.inf)
@@ -417,14 +420,23 @@ def sample_next_token(
     logits: Tensor, uniforms: Tensor, params: SamplingParams
 ) -> Tensor:
     """One token per row from (rows, vocab) logits and (rows,) uniforms."""
-    if not logits.amax(dim=-1).isfinite().all():
+    greedy = params.temperature == 0
+    if not greedy:
+        # A sum in float64 of probabilities in float32: a softmax in float64
+        # takes three times as long, and its digits are not the model's.
+        cdf = next_token_probs(logits, params).cumsum(
+            dim=-1, dtype=torch.float64
+        )
+    # A row's NaN or infinity is in its largest logit, and in the sum of its
+    # probabilities.
+    largest_or_sum = logits.amax(dim=-1) if greedy else cdf[:, -1]
+    if not largest_or_sum.isfinite().all():
         raise FloatingPointError(
             "the model's logits contain NaN or infinity: "
             "its weights have probably diverged"
         )
-    if params.temperature == 0:
+    if greedy:
         return logits.argmax(dim=-1)
-    cdf = next_token_probs(logits, params).cumsum(dim=-1)
     # Scaled by the last entry, which rounding leaves a little off 1, the
     # target stays below it, and the first entry above the target always
     # belongs to a token that raised the sum.
