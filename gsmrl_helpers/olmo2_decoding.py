@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from einops import rearrange
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import Olmo2ForCausalLM, PreTrainedModel
-from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer, Olmo2RMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
 from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder
+from gsmrl_helpers.rms_norm import rms_norm
 
 
 def decoder_for(model: PreTrainedModel) -> Decoder:
@@ -34,12 +34,6 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = states.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return torch.addcmul(states * cos, turned, sin).to(states.dtype)
-
-
-def rms_norm(norm: Olmo2RMSNorm, states: Tensor) -> Tensor:
-    """What the module computes, float32 inside as there, in one operation where it has six."""
-    weight, eps = norm.weight.float(), norm.variance_epsilon
-    return F.rms_norm(states.float(), weight.shape, weight, eps).to(states.dtype)
 
 
 class SharedStates:

@@ -39,7 +39,9 @@ def tree_layer(
     query = rearrange(rms_norm(own.q_norm, own.q_proj(hidden)), heads, d=own.head_dim)
     key = rearrange(rms_norm(own.k_norm, own.k_proj(hidden)), heads, d=own.head_dim)
     value = rearrange(own.v_proj(hidden), heads, d=own.head_dim)
-    query, key = rotate(query, cos, sin) * own.scaling, rotate(key, cos, sin)
+    # Scaled angles are as good as scaled queries, and cost nothing per head.
+    query = rotate(query, cos * own.scaling, sin * own.scaling)
+    key = rotate(key, cos, sin)
     if own.num_key_value_groups > 1:
         key, value = (x.repeat_interleave(own.num_key_value_groups, dim=1) for x in (key, value))
     attended = rearrange(attention(query, key, value), "n h d -> n (h d)")

@@ -1,7 +1,8 @@
 """How much memory a run needs, computed before it runs: what stays, and what each phase adds.
 
 A trainer keeps weights, gradients and the optimizer's state. A pass through the model adds the
-activations that its backward pass reads again, and the logits of a chunk of response tokens. The formulas count
+activations that its backward pass reads again, and the logits of a chunk of response tokens. The
+formulas count
 what the layers of transformers 5 and the functions of `train_step` really keep, term by term; the
 idea is that of Korthikanti et al. (2022, "Reducing activation recomputation in large transformer
 models", section 4), who count another layer. Numbers of bytes; 1 GB is 1e9 bytes.

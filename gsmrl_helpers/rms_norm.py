@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 
@@ -21,8 +22,8 @@ class RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x (N, D) and weight (D,) to (N, D)."""
-        scale = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_()[:, None]
+        """x (..., D) and weight (D,) to (..., D)."""
+        scale = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
         normed = x * scale
         ctx.save_for_backward(normed, scale, weight)
         return normed * weight
@@ -30,17 +31,20 @@ class RMSNormFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         normed, scale, weight = ctx.saved_tensors
-        grad_weight = (grad * normed).sum(dim=0) if ctx.needs_input_grad[1] else None
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * normed).flatten(end_dim=-2).sum(dim=0)
         if not ctx.needs_input_grad[0]:
             return None, grad_weight, None
         grad_normed = grad * weight
-        along = torch.linalg.vecdot(grad_normed, normed).div_(normed.shape[-1])[:, None]
+        along = torch.linalg.vecdot(grad_normed, normed).div_(normed.shape[-1]).unsqueeze(-1)
         return grad_normed.addcmul_(normed, along, value=-1).mul_(scale), grad_weight, None
 
 
 def rms_norm(norm: Olmo2RMSNorm, x: Tensor) -> Tensor:
-    """What OLMo-2's module makes of x (N, D), in float32 at least."""
+    """What OLMo-2's module makes of x (..., D), in float32 at least; one operation for its six."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return RMSNormFunction.apply(wide, norm.weight.to(wide.dtype), norm.variance_epsilon).to(
-        x.dtype
-    )
+    weight, eps = norm.weight.to(wide.dtype), norm.variance_epsilon
+    if not torch.is_grad_enabled():
+        return F.rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
+    return RMSNormFunction.apply(wide, weight, eps).to(x.dtype)

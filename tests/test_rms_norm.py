@@ -15,13 +15,15 @@ def test_it_is_the_module(dtype: torch.dtype, scale: float) -> None:
     torch.manual_seed(0)
     norm = Olmo2RMSNorm(8, 1e-6).to(dtype)
     torch.nn.init.normal_(norm.weight)
-    x = (scale * torch.randn(5, 8)).to(dtype).requires_grad_()
-    weights = torch.randn(5, 8)
+    x = (scale * torch.randn(5, 2, 8)).to(dtype).requires_grad_()
+    weights = torch.randn(5, 2, 8)
     found = [
         (y, *torch.autograd.grad((weights * y).sum(), [x, norm.weight]))
         for y in (rms_norm(norm, x), norm(x))
     ]
     torch.testing.assert_close(found[0], found[1])
+    with torch.no_grad():
+        torch.testing.assert_close(rms_norm(norm, x), norm(x))
 
 
 @pytest.mark.parametrize("frozen", [None, "x", "weight"])
