@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gsmrl_helpers.accumulation import accumulate_gradients
 from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.config import RunConfig, Splits
+from gsmrl_helpers.data_parallel import accumulate_on_cores
 from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
 from gsmrl_helpers.engines import engine_metrics, make_engine
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
@@ -117,6 +119,7 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
     # Never the engine's: a ratio must compare two states of one model, not two programs.
     old_log_probs = log_probs if reuses_rollouts else None
     ref_log_probs = score(trainer, trainer.reference, rollouts) if trainer.reference else None
+    on_cpu = trainer.model.device.type == "cpu"
     updates = []
     for start in range(0, n_rows, size):
         rows = slice(start, start + size)
@@ -146,6 +149,7 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
             ref_log_probs=None if ref_log_probs is None else ref_log_probs[rows],
             kl_estimator=config.kl_estimator,
             entropy_coef=config.entropy_coef,
+            accumulate=accumulate_on_cores if on_cpu else accumulate_gradients,
         )
         updates.append(metadata)
     measured_on_rollouts = rollouts.metrics().keys()

@@ -52,6 +52,14 @@ class TokenMeans:
         for name, values in token_values.items():
             self.sums[name] += values.detach()[mask].double().sum().item()
 
+    def __add__(self, other: TokenMeans) -> TokenMeans:
+        """The means over the tokens of both."""
+        total = TokenMeans()
+        total.num_tokens = self.num_tokens + other.num_tokens
+        for sums in (self.sums, other.sums):
+            total.sums.update(sums)  # `Counter`'s own + would drop what is negative
+        return total
+
     def __getitem__(self, name: str) -> float | None:
         return self.sums[name] / self.num_tokens if name in self.sums else None
 

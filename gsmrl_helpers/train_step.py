@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ from gsmrl_helpers.step_metrics import (
 )
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 
+AccumulateFn = Callable[[torch.nn.Module, Batch, Tensor, Objective, int], tuple[Tensor, TokenMeans]]
+
 
 def grpo_train_step(
     model: torch.nn.Module,
@@ -63,6 +65,7 @@ def grpo_train_step(
     ref_log_probs: Tensor | None = None,
     kl_estimator: KLEstimator = "k3",
     entropy_coef: float = 0.0,
+    accumulate: AccumulateFn = accumulate_gradients,
 ) -> tuple[Tensor, dict[str, float | None]]:
     """Take one optimizer step on B = prompts · G rollouts, the G responses to a prompt adjacent.
 
@@ -99,6 +102,7 @@ def grpo_train_step(
         ref_log_probs: (B, ≥ T) under the reference model, like `old_log_probs`.
         kl_estimator: see `kl_estimate`.
         entropy_coef: weight of the entropy bonus.
+        accumulate: what leaves the gradient in `.grad`; `accumulate_on_cores` does it on two.
 
     Returns:
         loss: scalar, detached: minus the objective over the whole batch.
@@ -141,7 +145,7 @@ def grpo_train_step(
     microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
     try:
-        loss, token_means = accumulate_gradients(model, batch, rows, objective, microbatch_size)
+        loss, token_means = accumulate(model, batch, rows, objective, microbatch_size)
         grad_norm = clip_gradients(model, max_grad_norm)
         optimizer.step()
     finally:

@@ -93,6 +93,10 @@ from gsmrl_helpers.step_metrics import STEP_METRICS
 from gsmrl_helpers.tables import as_html
 
 use_style()
+torch.set_num_threads(1)  # all calls in this thread, where one can watch them
+torch.set_num_threads(
+    1
+)  # all calls in this thread, where they can be watched
 
 # %% [markdown]
 # ### 1 to 3: responses, rewards, advantages
@@ -671,6 +675,7 @@ from gsmrl_helpers.step_metrics import (
     sample_parameters,
 )
 from gsmrl_helpers.train_step import (
+    AccumulateFn,
     check_groups,
     check_step_options,
     clip_gradients,
@@ -727,6 +732,7 @@ def grpo_train_step(
     ref_log_probs: Tensor | None = None,
     kl_estimator: KLEstimator = "k3",
     entropy_coef: float = 0.0,
+    accumulate: AccumulateFn = accumulate_gradients,
 ) -> tuple[Tensor, dict[str, float | None]]:
     """One optimizer step on the rollouts; returns the loss and metrics."""
     objective = Objective(
@@ -767,7 +773,7 @@ def grpo_train_step(
     microbatch_size = math.ceil(len(advantages) / gradient_accumulation_steps)
     parameters_before = sample_parameters(model)
     try:
-        loss, token_means = accumulate_gradients(
+        loss, token_means = accumulate(
             model, batch, rows, objective, microbatch_size
         )
         grad_norm = clip_gradients(model, max_grad_norm)
@@ -950,6 +956,10 @@ assert positions["the tree"] < positions["all rows, padded"] / 4
 # %% [markdown]
 # (In float64, where rounding does not blur the comparison, the package's tests ask for equality to
 # ten digits.)
+#
+# One more thing the loop does on a CPU: it passes `accumulate=accumulate_on_cores`, with which each
+# of two cores accumulates the gradient of half of the rows, on a replica that reads the same
+# weights. The two are then added. The halves are the same on any machine, and so is the sum.
 #
 # ### Two updates from one set of rollouts
 #
