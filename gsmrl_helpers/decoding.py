@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
@@ -61,21 +60,6 @@ def left_pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[
     ids = [[0] * (length - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[0] * (length - len(sequence)) + [1] * len(sequence) for sequence in sequences]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def fill_gaps(finished: np.ndarray) -> np.ndarray:
-    """Which rows go on, the last ones in the places that finished ones leave: fewest copies.
-
-    Args:
-        finished: (rows,) bool.
-
-    Returns:
-        (unfinished,) int64 index, row i's successor in place i: `[0, 1, 0, 0]` gives `[0, 3, 2]`.
-    """
-    open_rows = np.flatnonzero(~finished)
-    order = np.arange(len(open_rows))
-    order[finished[: len(order)]] = open_rows[open_rows >= len(order)]
-    return order
 
 
 class PreallocatedLayer(DynamicLayer):

@@ -6,13 +6,10 @@ own module, in the same process; a vLLM server on a second GPU offers the same m
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,15 +17,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gsmrl_helpers.decoding import Decoder, common_prefix_length, fill_gaps
+from gsmrl_helpers.decoding import Decoder, common_prefix_length
 from gsmrl_helpers.olmo2_decoding import decoder_for
 from gsmrl_helpers.sampling import SamplingParams, row_uniforms, sample_next_token
 from gsmrl_helpers.stopping import StopStrings, decode_text
-from gsmrl_helpers.threads import SHARES, map_on_cores
 
 __all__ = ["Completion", "LocalEngine", "RolloutEngine", "SamplingParams"]
-
-FEWEST_TO_SHARE = 64  # rows; fewer are not worth two batches
 
 
 @dataclass(frozen=True)
@@ -142,8 +136,7 @@ class LocalEngine:
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
         self.eos_token_ids = _eos_token_ids(model, tokenizer)
         self._is_eos = np.isin(np.arange(self.vocab_size), list(self.eos_token_ids))
-        self.make_decoder: Callable[[], Decoder] = partial(decoder_for, model)
-        self.make_decoder()  # a model that cannot be sampled is refused here
+        self.decoder: Decoder = decoder_for(model)
         self._stop_strings: dict[tuple[tuple[str, ...], bool], StopStrings] = {}
 
     def sync_policy_weights(self, policy: nn.Module) -> None:
@@ -175,20 +168,12 @@ class LocalEngine:
         """
         check_request(prompts, batch_size)
         rows = self._rows(prompts, sampling_params)
-        size = batch_size or self._share(len(rows))
-        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        generate = partial(self._generate_batch, params=sampling_params)
-        with evaluation_mode(self.model):
-            # A batch size is the most that is decoded at a time.
-            done = map(generate, batches) if batch_size else map_on_cores(generate, batches)
-            return list(chain.from_iterable(done))
-
-    def _share(self, n_rows: int) -> int:
-        """All rows; on a CPU, where there are many, a share for each of two cores."""
-        on_cpu = self.model.device.type == "cpu"
-        return (
-            math.ceil(n_rows / SHARES) if on_cpu and n_rows >= FEWEST_TO_SHARE else max(1, n_rows)
-        )
+        size = batch_size or max(1, len(rows))
+        completions: list[Completion] = []
+        with torch.no_grad(), evaluation_mode(self.model):
+            for start in range(0, len(rows), size):
+                completions += self._generate_batch(rows[start : start + size], sampling_params)
+        return completions
 
     def _rows(self, prompts: Sequence[str], params: SamplingParams) -> list[_Row]:
         rows = []
@@ -211,7 +196,6 @@ class LocalEngine:
                 "prompt or lower max_tokens."
             )
 
-    @torch.no_grad()
     def _generate_batch(self, rows: list[_Row], params: SamplingParams) -> list[Completion]:
         num_tokens = params.max_tokens
         uniforms = np.stack(
@@ -222,8 +206,7 @@ class LocalEngine:
         completions: list[Completion | None] = [None] * len(rows)
         finished = np.zeros(len(rows), dtype=bool)
         in_batch = np.arange(len(rows))  # the rows that the decoder still carries
-        decoder = self.make_decoder()
-        logits = self._prefill(decoder, rows, num_tokens)
+        logits = self._prefill(rows, num_tokens)
         for t in range(num_tokens):
             uniform = torch.from_numpy(uniforms[in_batch, t]).to(logits.device)
             next_ids = sample_next_token(logits, uniform, params)
@@ -239,15 +222,15 @@ class LocalEngine:
             if self.compaction and finished[in_batch].any():
                 stay = fill_gaps(finished[in_batch])
                 rows_kept = torch.from_numpy(stay).to(logits.device)
-                decoder.keep(rows_kept)
+                self.decoder.keep(rows_kept)
                 in_batch, next_ids = in_batch[stay], next_ids[rows_kept]
-            logits = decoder.step(next_ids)
+            logits = self.decoder.step(next_ids)
         for row in np.flatnonzero(~finished):
             text = decode_text(self.tokenizer, sampled[row])
             completions[row] = _completion(rows[row], text, sampled[row], "length")
         return completions
 
-    def _prefill(self, decoder: Decoder, rows: list[_Row], max_new_tokens: int) -> torch.Tensor:
+    def _prefill(self, rows: list[_Row], max_new_tokens: int) -> torch.Tensor:
         """Open the decoder's rows; (R, vocab) logits of their first tokens."""
         if self.prefix_sharing:
             prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
@@ -260,7 +243,7 @@ class LocalEngine:
             prompt_of_row = list(range(len(rows)))
             template_length = 0
         prompt_of_row = torch.tensor(prompt_of_row, device=self.model.device)
-        return decoder.prefill(prompts, template_length, prompt_of_row, max_new_tokens)
+        return self.decoder.prefill(prompts, template_length, prompt_of_row, max_new_tokens)
 
     def _text_if_ended(self, token_ids: list[int], stop_strings: StopStrings) -> str | None:
         if self._is_eos[token_ids[-1]]:
@@ -272,6 +255,21 @@ class LocalEngine:
         if key not in self._stop_strings:
             self._stop_strings[key] = StopStrings(self.tokenizer, self.vocab_size, *key)
         return self._stop_strings[key]
+
+
+def fill_gaps(finished: np.ndarray) -> np.ndarray:
+    """Which rows go on, the last ones in the places that finished ones leave: fewest copies.
+
+    Args:
+        finished: (rows,) bool.
+
+    Returns:
+        (unfinished,) int64 index, row i's successor in place i: `[0, 1, 0, 0]` gives `[0, 3, 2]`.
+    """
+    open_rows = np.flatnonzero(~finished)
+    order = np.arange(len(open_rows))
+    order[finished[: len(order)]] = open_rows[open_rows >= len(order)]
+    return order
 
 
 def _completion(row: _Row, text: str, token_ids: np.ndarray, finish_reason: str) -> Completion:

@@ -23,7 +23,9 @@ def tree_hidden_states(model: Olmo2ForCausalLM, tree: PromptTree) -> Tensor:
     """(N, hidden) what the head reads, at every token of the tree's stream."""
     body = model.model
     hidden = body.embed_tokens(tree.token_ids)
-    cos, sin = (c[0, :, None] for c in body.rotary_emb(hidden, tree.positions[None]))
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    angles = body.rotary_emb(hidden, tree.positions[None])
+    cos, sin = (part[0, :, None].to(wide) for part in angles)  # (N, 1, head_dim)
     attention = TreeAttention(tree, hidden.dtype)
     for layer in body.layers:
         hidden = tree_layer(layer, hidden, cos, sin, attention)

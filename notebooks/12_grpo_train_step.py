@@ -93,10 +93,7 @@ from gsmrl_helpers.step_metrics import STEP_METRICS
 from gsmrl_helpers.tables import as_html
 
 use_style()
-torch.set_num_threads(1)  # all calls in this thread, where one can watch them
-torch.set_num_threads(
-    1
-)  # all calls in this thread, where they can be watched
+torch.set_num_threads(1)  # so that all calls are in this thread
 
 # %% [markdown]
 # ### 1 to 3: responses, rewards, advantages

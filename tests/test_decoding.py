@@ -19,13 +19,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from gsmrl_helpers.decoding import (
-    HuggingFaceDecoder,
-    PreallocatedLayer,
-    common_prefix_length,
-    fill_gaps,
-)
-from gsmrl_helpers.engine import LocalEngine, SamplingParams
+from gsmrl_helpers.decoding import HuggingFaceDecoder, PreallocatedLayer, common_prefix_length
+from gsmrl_helpers.engine import LocalEngine, SamplingParams, fill_gaps
 from gsmrl_helpers.olmo2_decoding import Olmo2Decoder, decoder_for
 from tests.tiny_sampler import PROMPTS, make_olmo2, make_tokenizer
 

@@ -16,7 +16,7 @@ from transformers import (
 from gsmrl_helpers.decoding import HuggingFaceDecoder, common_prefix_length
 from gsmrl_helpers.engine import LocalEngine, SamplingParams
 from gsmrl_helpers.memory import LiveBytes
-from gsmrl_helpers.olmo2_decoding import Olmo2Decoder, decoder_for
+from gsmrl_helpers.olmo2_decoding import Olmo2Decoder
 from tests.tiny_sampler import PROMPTS, make_olmo2, make_tokenizer
 
 
@@ -46,7 +46,7 @@ def test_batching_compaction_and_prefix_sharing_change_no_token(tokenizer, decod
 
     def generate(batch_size, compaction, sharing):
         engine = LocalEngine(model, tokenizer, compaction=compaction, prefix_sharing=sharing)
-        engine.make_decoder = lambda: decoder(model)
+        engine.decoder = decoder(model)
         return engine.generate_completions(PROMPTS, params, batch_size)
 
     reference = generate(None, True, True)
@@ -133,13 +133,10 @@ def test_template_and_prompts_are_processed_once_and_finished_rows_leave(tokeniz
         lambda module, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)),
         with_kwargs=True,
     )
-    decoder = engine.make_decoder()
-    engine.make_decoder = lambda: decoder
-    step = decoder.step
-    decoder.step = lambda token_ids: steps.append(len(token_ids)) or step(token_ids)
+    step = engine.decoder.step
+    engine.decoder.step = lambda token_ids: steps.append(len(token_ids)) or step(token_ids)
     params = SamplingParams(seed=5, n=8, max_tokens=16, stop=("e", "a", "o"))
-    # Each prompt occurs twice; one batch, where two cores would get one each.
-    completions = engine.generate_completions(PROMPTS * 2, params, batch_size=80)
+    completions = engine.generate_completions(PROMPTS * 2, params)  # each prompt occurs twice
 
     ids = tokenizer(PROMPTS).input_ids
     template = common_prefix_length(ids)
@@ -158,8 +155,8 @@ def test_tokens_through_the_model_and_bytes_alive_are_what_the_rows_need(tokeniz
     engine = LocalEngine(model, tokenizer)
     params = SamplingParams(seed=5, n=64, max_tokens=40)
     rows = 64 * len(PROMPTS)
-    with LiveBytes() as memory:  # in one batch: other threads' tensors it would not see
-        completions = engine.generate_completions(PROMPTS, params, batch_size=rows)
+    with LiveBytes() as memory:
+        completions = engine.generate_completions(PROMPTS, params)
 
     ids = tokenizer(PROMPTS).input_ids
     template = common_prefix_length(ids)
@@ -170,41 +167,6 @@ def test_tokens_through_the_model_and_bytes_alive_are_what_the_rows_need(tokeniz
     needed = (template + suffixes + rows * params.max_tokens) * bytes_per_token
     a_prompt_for_each_row = sum(len(row) + params.max_tokens for row in ids) * 64 * bytes_per_token
     assert needed < memory.peak < 0.9 * a_prompt_for_each_row
-
-
-def test_many_rows_are_shared_between_cores_and_no_token_changes(tokenizer):
-    model = make_olmo2(len(tokenizer)).double()
-    params = SamplingParams(seed=5, n=14, max_tokens=12)  # 70 rows
-    in_one, in_two = LocalEngine(model, tokenizer), LocalEngine(model, tokenizer)
-    decoders = []
-    in_two.make_decoder = lambda: decoders.append(decoder_for(model)) or decoders[-1]
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for n_threads in (1, 2):
-            torch.set_num_threads(n_threads)
-            found.append(in_two.generate_completions(PROMPTS, params))
-    finally:
-        torch.set_num_threads(threads)
-    assert len(decoders) == 4  # two halves, twice
-    assert found[0] == found[1] == in_one.generate_completions(PROMPTS, params, batch_size=70)
-
-
-def test_a_batch_size_is_the_most_that_is_decoded_at_a_time(tokenizer):
-    engine = LocalEngine(make_olmo2(len(tokenizer)), tokenizer)
-    open_batches, most = [], []
-    generate_batch = engine._generate_batch
-
-    def watched(rows, params):
-        open_batches.append(len(rows))
-        most.append(sum(open_batches))
-        result = generate_batch(rows, params=params)
-        open_batches.pop()
-        return result
-
-    engine._generate_batch = watched
-    engine.generate_completions(PROMPTS, SamplingParams(seed=5, n=14, max_tokens=4), batch_size=35)
-    assert most == [35, 35]
 
 
 # ---------------------------------------------------------------- the model is left as found
@@ -226,7 +188,7 @@ def test_modes_gradients_and_weights_are_left_as_found(tokenizer):
     model(input_ids=input_ids, labels=input_ids).loss.backward()
     assert model.lm_head.weight.grad.abs().sum() > 0
 
-    engine.make_decoder = None  # decoding breaks down: the modes still come back
+    engine.decoder.step = None  # decoding breaks down: the modes still come back
     with pytest.raises(TypeError):
         engine.generate_completions(PROMPTS, params)
     assert [module.training for module in model.modules()] == modes

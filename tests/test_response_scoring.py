@@ -29,8 +29,8 @@ SIZES = {
     "hidden_size": 16,
     "intermediate_size": 32,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "initializer_range": 0.5,
 }
 TEMPLATE = [3, 4, 5, 6]

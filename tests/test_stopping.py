@@ -55,8 +55,7 @@ class ScriptedModel(torch.nn.Module):
 def write(model, tokenizer, token_ids, *, max_tokens=64, **kwargs):
     """The completion of a model that answers with exactly these ids."""
     engine = LocalEngine(model, tokenizer)
-    scripted = ScriptedModel([token_ids], len(tokenizer), tokenizer.eos_token_id)
-    engine.make_decoder = lambda: scripted
+    engine.decoder = ScriptedModel([token_ids], len(tokenizer), tokenizer.eos_token_id)
     params = SamplingParams(seed=0, max_tokens=max_tokens, **kwargs)
     return engine.generate_completions(["x"], params)[0]
 

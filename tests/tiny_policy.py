@@ -38,7 +38,8 @@ def make_policy(
         num_attention_heads=2,
         initializer_range=0.5,
         attention_dropout=attention_dropout,
-        attn_implementation="eager",
+        # the eager softmax is float32 whatever the model is
+        attn_implementation="sdpa" if dtype is torch.float64 else "eager",
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
