@@ -145,7 +145,7 @@ def test_jupyterlab_opens_a_pair_whatever_its_file_times():
 def test_make_ci_and_the_readme_call_the_one_task_script():
     make = (ROOT / "Makefile").read_text()
     assert (
-        "setup book student test test-vllm test-full bench lab:\n\t@$(PYTHON) tools/tasks.py $@"
+        "setup book student test test-vllm test-full bench record lab:\n\t@$(PYTHON) tools/tasks.py $@"
         in make
     )
     assert "make test\nexec make test-vllm\n" in (ROOT / ".ci" / "run").read_text()

@@ -10,6 +10,8 @@ test-vllm  the engine against a real vLLM server on the CPU, in an environment o
 bench      our kernels beside their peers (Hugging Face, TRL, vLLM where test-vllm has made its
            environment), in an environment of its own; some half hour on two idle cores
 student    the notebooks without their solutions, for nbgrader or a reader, in _build/student
+record     everything that the book has on record, made again: runs, evaluations, the grader's
+           fuzz and timings, the vLLM server's answers where its environment is, the recorded page
 lab        JupyterLab on the notebooks
 
 Only the standard library is used here, as this is what installs everything else. Each stage has a
@@ -45,7 +47,7 @@ TEST_OUTPUT = ROOT / "_build" / "test"
 PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
 RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
-TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "lab")
+TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "record", "lab")
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,22 @@ def matrix_stages() -> list[Stage]:
         for capability, env in processors.items()
         for threads in ("1", "2")
     ]
+
+
+def record_stages() -> list[Stage]:
+    """Return what makes every record again but the benches, for which the machine must be idle."""
+    hour = 60 * 60
+    train, *_ = book_stages(fresh=True)
+    stages = [
+        Stage("results", gsmrl("record", "all", "--jobs", "2", "--fresh"), 3 * hour),
+        Stage("grader", python("tools/measure_grader.py"), hour),
+        Stage("fuzz", python("tools/fuzz_grader.py"), hour),
+        train,
+        Stage("page", gsmrl("book", "record", RUN_FOLDER), 60),
+    ]
+    if (VLLM_VENV / ".installed").exists():
+        stages.append(Stage("vllm", python("tools/record_vllm.py"), hour))
+    return stages
 
 
 def set_up(folder: Path = VENV, extra: str = "dev") -> Path:
@@ -291,6 +309,11 @@ def main(argv: list[str] | None = None) -> int:
         return run_vllm_tests()
     if task == "book":
         reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
+        for reason in reasons:
+            print(f"RED {reason}")
+        return 1 if reasons else 0
+    if task == "record":
+        reasons = run_stages(record_stages())
         for reason in reasons:
             print(f"RED {reason}")
         return 1 if reasons else 0
