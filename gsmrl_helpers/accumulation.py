@@ -24,7 +24,7 @@ from gsmrl_helpers.options import (
     require_finite,
     require_number,
 )
-from gsmrl_helpers.response_scoring import score_responses, shares_prompts
+from gsmrl_helpers.response_scoring import can_share_prompts, score_responses
 from gsmrl_helpers.step_metrics import TokenMeans
 
 Batch = dict[str, Tensor]
@@ -158,7 +158,7 @@ def rows_with_gradient(batch: Batch, objective: Objective) -> Tensor:
 
 def order_rows(model: torch.nn.Module, batch: Batch, rows: Tensor) -> Tensor:
     """The same rows in the order in which microbatches leave the model least to do."""
-    if shares_prompts(model) or len(rows) == 0:
+    if can_share_prompts(model) or len(rows) == 0:
         return rows  # a prompt's rows stay together
     widths = num_columns(batch["response_mask"][rows])
     return rows[widths.argsort(descending=True, stable=True)]  # like widths: little padding

@@ -47,24 +47,24 @@ def score_responses(
 
 def response_hidden_states(model: PreTrainedModel, input_ids: Tensor, mask: Tensor) -> Tensor:
     """(M, D) hidden states from which the M tokens under the mask are predicted, row by row."""
-    if shares_prompts(model) and mask.any(dim=1).all():
+    # A module in training mode may drop out or checkpoint its activations; the tree does neither.
+    in_training = any(module.training for module in model.modules())
+    if can_share_prompts(model) and not in_training and mask.any(dim=1).all():
         tree = build_prompt_tree(input_ids, mask)
         return tree_hidden_states(model, tree)[tree.predictors]
     return model.model(input_ids, use_cache=False).last_hidden_state[mask]
 
 
-def shares_prompts(model: nn.Module) -> bool:
-    """Whether rows with one prompt go through the model together, as a tree.
+def can_share_prompts(model: nn.Module) -> bool:
+    """Whether rows with one prompt can go through the model together, as a tree.
 
     On a GPU, rows are processed whole: small products cost it a launch each, and a fused kernel for
-    attention knows no tree. A module in training mode may drop out or checkpoint its activations,
-    which the tree's pass does not.
+    attention knows no tree.
     """
     return (
         type(model) is Olmo2ForCausalLM
         and positions_are_absolute(model)
         and model.device.type == "cpu"
-        and not any(module.training for module in model.modules())
     )
 
 

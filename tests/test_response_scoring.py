@@ -20,7 +20,7 @@ from gsmrl_helpers.config import LoraSettings
 from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.lora import add_lora
 from gsmrl_helpers.memory import LiveBytes
-from gsmrl_helpers.response_scoring import score_responses, shares_prompts
+from gsmrl_helpers.response_scoring import can_share_prompts, score_responses
 from gsmrl_helpers.small_batch import make_policy as make_table_policy
 from tests.tiny_policy import exact, make_policy
 
@@ -109,7 +109,7 @@ def both(model: nn.Module, batch: dict[str, Tensor], with_entropy: bool = False)
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_tree_has_the_plain_scores_and_gradients(name: str, with_entropy: bool) -> None:
     model = olmo2()
-    assert shares_prompts(model)
+    assert can_share_prompts(model)
     plain, ours = both(model, BATCHES[name], with_entropy)
     torch.testing.assert_close(ours, plain, atol=1e-10, rtol=1e-10)
 
@@ -132,7 +132,7 @@ def test_in_float32_rounding_is_all_that_differs(name: str) -> None:
 )
 def test_other_linear_heads_see_response_tokens_only(kind: type, config: type) -> None:
     model = other(kind, config)
-    assert not shares_prompts(model)
+    assert not can_share_prompts(model)
     seen = []
     plain, ours = both(model, BATCHES["groups"], with_entropy=True)
     torch.testing.assert_close(ours, plain, atol=1e-10, rtol=1e-10)
@@ -157,14 +157,12 @@ def test_a_model_in_training_mode_is_not_shared_between_rows() -> None:
     model = make_policy(attention_dropout=0.5)
     batch = BATCHES["one prompt"]
     model.train()
-    assert not shares_prompts(model)
     torch.manual_seed(0)
     dropped = score_responses(model, **batch)["log_probs"][batch["response_mask"]]
     torch.manual_seed(0)
     plain = get_response_log_probs(model, batch["input_ids"], batch["labels"])["log_probs"]
     torch.testing.assert_close(dropped, plain[batch["response_mask"]])
     model.eval()
-    assert shares_prompts(model)
     kept = score_responses(model, **batch)["log_probs"][batch["response_mask"]]
     assert (kept - dropped).abs().max() > 0.01
 
