@@ -221,3 +221,14 @@ def test_the_page_shows_every_table_that_is_on_record():
     assert page.count("\n| ") == 1 + len(how_fast.BARS)
     table = how_fast.sampling_markdown(ROOT)
     assert "| setting | sampler |" in table and "python -m benchmarks --only sampling" in table
+
+
+def test_one_tiny_turn_reaches_nothing(monkeypatch):
+    read = how_fast.read_bench
+
+    def quick(copy, name):
+        found = read(copy, name)
+        return {**found, "command": found["command"] + " --quick"}
+
+    monkeypatch.setattr(how_fast, "read_bench", quick)
+    assert how_fast.bars_markdown(ROOT).count("| not measured |") == len(how_fast.BARS)

@@ -307,13 +307,9 @@ def main(argv: list[str] | None = None) -> int:
         return run_tests(test_stages(everything=True) + full_stages())
     if task == "test-vllm":
         return run_vllm_tests()
-    if task == "book":
-        reasons = run_stages(book_stages(fresh=os.environ.get("FRESH") == "1"))
-        for reason in reasons:
-            print(f"RED {reason}")
-        return 1 if reasons else 0
-    if task == "record":
-        reasons = run_stages(record_stages())
+    if task in ("book", "record"):
+        fresh = os.environ.get("FRESH") == "1"
+        reasons = run_stages(book_stages(fresh) if task == "book" else record_stages())
         for reason in reasons:
             print(f"RED {reason}")
         return 1 if reasons else 0
