@@ -54,18 +54,23 @@ def parse_seeds(text: str) -> list[int]:
 def parse_overrides(settings: list[str]) -> dict[str, Any]:
     """Read `name=value` settings: a value that is JSON is read as such, any other is a string.
 
+    `section.name=value` is a part of a section, as in `vllm.port=8000`.
+
     Raises:
         ValueError: a setting without `=`, or a name given twice.
     """
     overrides: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or not name or name in overrides:
+        section, dot, part = name.partition(".")
+        target = overrides.setdefault(section, {}) if dot else overrides
+        key = part if dot else name
+        if not equals or not key or not isinstance(target, dict) or key in target:
             raise ValueError(f"--set {setting!r}: give each name once, as name=value")
         try:
-            overrides[name] = json.loads(value)
+            target[key] = json.loads(value)
         except json.JSONDecodeError:
-            overrides[name] = value
+            target[key] = value
     return overrides
 
 

@@ -67,7 +67,7 @@ class RunConfig(BaseModel):
     splits: Splits
     policy: str
     dtype: Literal["float32", "bfloat16"]
-    device: str
+    device: str = Field(pattern=r"^(cpu|cuda:\d+)$")
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"]
     lora: LoraSettings | None = None
     gradient_checkpointing: bool = False
@@ -156,8 +156,19 @@ class RunConfig(BaseModel):
             )
         if self.engine == "vllm" and self.vllm is None:
             raise ValueError('engine=vllm needs the server\'s settings, as in vllm={"python": ...}')
+        if self.engine == "vllm" and self.vllm.device == self.device != "cpu":
+            self._check_shared_gpu(self.vllm)
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
+
+    def _check_shared_gpu(self, server: VLLMConfig) -> None:
+        if not server.sleep or server.weight_sync == "nccl":
+            raise ValueError(
+                f"trainer and server share {self.device}: the server must sleep while the trainer "
+                "trains, and NCCL refuses two of its ranks on one GPU. Given vllm.sleep="
+                f"{server.sleep}, vllm.weight_sync={server.weight_sync}: set vllm.sleep=true and "
+                "vllm.weight_sync=reload, or another vllm.device"
+            )
 
     @property
     def prompts_per_step(self) -> int:
@@ -175,6 +186,22 @@ def read_profile(name: str) -> dict[str, Any]:
         raise ValueError(f"profile={name!r} is unknown; allowed: {', '.join(profile_names())}")
     text = (resources.files("gsmrl_helpers") / "profiles" / f"{name}.yaml").read_text()
     return yaml.safe_load(text)
+
+
+SECTIONS = {"splits": '{"test": 64}', "vllm": '{"python": "vllm/bin/python"}'}
+
+
+def merge_section(name: str, before: Any, change: Any) -> Any:
+    """A setting's new value: of a section (splits, vllm) the parts not named stay as they were.
+
+    Raises:
+        ValueError: a section that is changed to what is none.
+    """
+    if name not in SECTIONS or change is None:
+        return change
+    if not isinstance(change, dict):
+        raise ValueError(f"{name}={change!r} must name its parts, as in {SECTIONS[name]}")
+    return {**(before or {}), **change}
 
 
 def make_config(
@@ -195,10 +222,7 @@ def make_config(
             raise ValueError(
                 f"{', '.join(named)} cannot be overridden; choose it by its own option"
             )
-        if not isinstance(changes.get("splits", {}), dict):
-            raise ValueError(f"splits={changes['splits']!r} must be sizes, as in {{'test': 64}}")
-        splits = {**merged["splits"], **changes.get("splits", {})}  # some sizes, not all of them
-        merged = {**merged, **changes, "splits": splits}
+        merged |= {name: merge_section(name, merged.get(name), v) for name, v in changes.items()}
     try:
         return RunConfig(profile=profile, variant=variant, seed=seed, **merged)
     except ValidationError as error:

@@ -126,9 +126,10 @@ class RunPlan:
         lines = [first, *(device.verdict() for device in self.devices)]
         lines += host_lines(config, self.shape)
         if not self.fits:
+            lines.append(f"To need less: {', '.join(ways_to_need_less(config))}.")
+        if (config.device, self.shape.architecture) == ("cpu", "olmo2"):
             lines.append(
-                "To need less: raise gradient_accumulation_steps (fewer rows in a microbatch), "
-                "lower scored_at_once, gradient_checkpointing=true, optimizer=adamw_8bit, lora."
+                "On a CPU, OLMo-2 takes less: its rows share prompts there, and are planned whole."
             )
         if self.time is None:
             return [*lines, "Time: no speed was given; measure it there with --measure."]
@@ -169,12 +170,27 @@ def plan_run(
     """
     shape = model_shape(policy_location(config))
     prompt_tokens = prompt_tokens or longest_prompt(config)
-    if gpu_memory is None and config.device.startswith("cuda"):
+    devices = {config.device, config.vllm.device if config.engine == "vllm" else "cpu"}
+    if gpu_memory is None and devices != {"cpu"}:
         if config.profile not in GPU_OF_PROFILE:
             raise ValueError(f"profile={config.profile!r} is for no GPU that is known: give --gpu")
         gpu_memory = GPU_MEMORY[GPU_OF_PROFILE[config.profile]]
     work = Workload.from_config(config, shape, prompt_tokens)
     return RunPlan(config, shape, prompt_tokens, plan_devices(config, work, gpu_memory), time)
+
+
+def ways_to_need_less(config: RunConfig) -> list[str]:
+    """Settings that are not yet what takes least memory."""
+    ways = ["more gradient_accumulation_steps (fewer rows in a microbatch)"]
+    if config.scored_at_once > 1:
+        ways.append("fewer rows in scored_at_once")
+    if config.master_weights:
+        ways.append("master_weights=false")
+    if not config.gradient_checkpointing:
+        ways.append("gradient_checkpointing=true")
+    if config.optimizer != "adamw_8bit":
+        ways.append("optimizer=adamw_8bit")
+    return ways if config.lora else [*ways, "lora"]
 
 
 def plan_devices(

@@ -27,8 +27,8 @@ class Throughput(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sampling_tokens_per_second: float = Field(gt=0)
-    training_tokens_per_second: float = Field(gt=0)
+    sampling_tokens_per_second: float = Field(gt=0, allow_inf_nan=False)
+    training_tokens_per_second: float = Field(gt=0, allow_inf_nan=False)
 
 
 class StepTime(BaseModel):

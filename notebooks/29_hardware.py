@@ -518,9 +518,10 @@ plt.show()
 # %% [markdown]
 # *The trainer of the profile `two_gpu`, phase by phase, beside a card of 80 GB. More than half of
 # the bytes at the peak are what stays; almost all the rest are the activations of one microbatch.
-# Scoring has no gradients and almost no activations.* The 43.4 GB are the
-# tensors. `gsmrl plan` says 44.4, as it adds a row "CUDA" to each phase: 1 GB, assumed and not
-# counted, for CUDA's libraries and what the allocator keeps in reserve.
+# Scoring has no gradients and almost no activations. Going backward, the head holds its chunk of
+# logits once as a gradient, and beside it the gradient of its own weights in float32: 1.6 GB.* The
+# 43.4 GB are the tensors. `gsmrl plan` says 44.4, as it adds a row "CUDA" to each phase: 1 GB,
+# assumed and not counted, for CUDA's libraries and what the allocator keeps in reserve.
 #
 # ### Is it right?
 #
@@ -624,8 +625,8 @@ plan_explorer(
 )
 
 # %% [markdown]
-# With rows of this length none does, and not all together. Without masters it fits, and with LoRA,
-# whose adapters are float32 already:
+# With rows of this length none does, and not all together. Without masters, checkpointing is
+# enough; and so is LoRA, whose adapters are float32 already:
 
 
 # %%
@@ -660,8 +661,8 @@ plt.show()
 
 # %% [markdown]
 # *OLMo-2-1B, two rows of 896 tokens at a time. The dashed line is a card of 16 GB with 1 GB set
-# aside. Masters are out of reach there, even with 8-bit moments; without them it fits, and LoRA
-# needs least.*
+# aside. Masters are out of reach there, even with 8-bit moments. Without them the activations of
+# two rows are still too many, and checkpointing makes them few. LoRA needs least.*
 
 # %% tags=["check"]
 expected_ladder = [29.7, 25.4, 16.5, 17.9, 10.6, 4.2]

@@ -113,3 +113,13 @@ def test_an_interrupted_run_says_how_it_goes_on(monkeypatch):
     result = runner.invoke(app, ["run", "on-policy"])
     assert result.exit_code == 130
     assert result.output == "interrupted: the same command goes on from the last checkpoint\n"
+
+
+def test_a_part_of_a_section_is_set_by_its_dotted_name():
+    assert parse_overrides(["vllm.port=8000", "vllm.python=x", "seed_note=a.b"]) == {
+        "vllm": {"port": 8000, "python": "x"},
+        "seed_note": "a.b",
+    }
+    for twice in (["vllm.port=1", "vllm.port=2"], ["vllm=3", "vllm.port=2"], ["vllm.=2"]):
+        with pytest.raises(ValueError, match="give each name once"):
+            parse_overrides(twice)

@@ -67,7 +67,9 @@ def test_overrides_win_and_splits_merge_size_by_size() -> None:
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"adam_betas": [0.9, 2.0]}, "adam_betas"),
         ({"seed": 3}, "seed cannot be overridden"),
-        ({"splits": 5}, "splits=5 must be sizes"),
+        ({"splits": 5}, "splits=5 must name its parts"),
+        ({"vllm": "python"}, "vllm='python' must name its parts"),
+        ({"device": "mps"}, "device"),
         ({"baseline": "none"}, "advantage_normalizer='std' needs baseline='mean'"),
         ({"group_size": 1}, "group_size"),
         ({"importance_reweighting_method": "grpo"}, "needs a cliprange"),
@@ -128,3 +130,21 @@ def test_extra_arguments_that_would_undo_the_server_s_own_are_refused(words):
 def test_other_extra_arguments_are_handed_on():
     words = ("--block-size", "32", "--model-impl=auto", "-tp", "2")
     assert VLLMConfig(python="python", extra_args=words).extra_args == words
+
+
+def test_a_part_of_a_section_leaves_its_other_parts() -> None:
+    whole = make_config("two_gpu").vllm
+    changed = make_config("two_gpu", overrides={"vllm": {"port": 8000}}).vllm
+    assert changed == whole.model_copy(update={"port": 8000})
+    assert whole.device == "cuda:1" and whole.weight_sync == "nccl"
+
+
+@pytest.mark.parametrize(
+    "vllm", [{"sleep": False}, {"sleep": True, "weight_sync": "nccl"}, {"weight_sync": "nccl"}]
+)
+def test_trainer_and_server_share_a_gpu_only_in_turn(vllm: dict) -> None:
+    assert make_config("one_gpu").vllm.sleep
+    with pytest.raises(ValueError, match=r"share cuda:0.*vllm\.sleep=true"):
+        make_config("one_gpu", overrides={"vllm": vllm})
+    with pytest.raises(ValueError, match="share cuda:0"):
+        make_config("two_gpu", overrides={"vllm": {"device": "cuda:0"}})

@@ -152,3 +152,17 @@ def test_the_command() -> None:
     assert code == 2 and "RTX 4080" in output
     code, output = run("--sampling-speed", "1000")
     assert code == 2 and "give both" in output
+
+
+def test_a_trainer_on_the_cpu_beside_a_server_on_a_gpu() -> None:
+    plan = plan_of("two_gpu", device="cpu")
+    assert [device.device for device in plan.devices] == ["cpu", "cuda:1"]
+    assert any("On a CPU, OLMo-2 takes less" in line for line in plan.lines())
+
+
+def test_advice_names_only_what_is_not_done_yet() -> None:
+    (advice,) = (
+        line for line in plan_of("rtx4080", master_weights=True).lines() if "To need less" in line
+    )
+    assert "master_weights=false" in advice and "lora" in advice
+    assert "checkpointing" not in advice and "adamw_8bit" not in advice

@@ -105,7 +105,7 @@ def vllm_tests() -> Stage:
     command = python("-m", "pytest", "-q", f"--junitxml={junit}", "-m", "vllm", "--timeout=0")
     command += ["--durations=0", "--durations-min=1", "tests/vllm"]
     # a server, a run with another one and the tests themselves share the cores
-    return Stage("vllm", command, 10 * 60, {"OMP_NUM_THREADS": "1"}, junit)
+    return Stage("vllm", command, 14 * 60, {"OMP_NUM_THREADS": "1"}, junit)
 
 
 def test_stages(everything: bool = False) -> list[Stage]:
