@@ -170,15 +170,19 @@ def stored_config(manifest: Mapping[str, Any]) -> Row:
 
 
 @contextmanager
-def lock_run(run_dir: Path) -> Iterator[None]:
+def lock_run(run_dir: Path, name: str = "lock") -> Iterator[None]:
     """Keep other processes out of a run's folder; a killed one leaves no lock behind.
+
+    Args:
+        run_dir: the run's folder; the lock is a file beside it.
+        name: which lock: that of the run itself, or "launch.lock" of what launched its notebook.
 
     Raises:
         RunFolderError: another process is running into it.
     """
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(run_dir.with_name(f"{run_dir.name}.lock"), blocking=False):
+        with FileLock(run_dir.with_name(f"{run_dir.name}.{name}"), blocking=False):
             yield
     except Timeout as error:
         raise RunFolderError(f"another process is running into {run_dir}; wait for it") from error

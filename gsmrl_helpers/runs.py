@@ -11,14 +11,17 @@ import ast
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import papermill
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
 
 from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.notebooks import (
@@ -31,10 +34,17 @@ from gsmrl_helpers.notebooks import (
 )
 from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
 from gsmrl_helpers.progress import follow_progress
-from gsmrl_helpers.records import MANIFEST, read_manifest, stored_config
+from gsmrl_helpers.records import (
+    MANIFEST,
+    RunFolderError,
+    lock_run,
+    read_manifest,
+    stored_config,
+)
 
 RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
 EXECUTED_NAME = "run.ipynb"
+SHOWN_LINES = 20  # of a failed cell's message: a server that does not start ends it with its log
 SCALARS = (bool, int, float, str, type(None))
 
 
@@ -123,11 +133,24 @@ def launch_notebook(
                 cwd=str(ROOT),
             )
     except Exception as error:  # a failed cell, a dead kernel, a time-out: all end the run
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
-        raise RunFailedError(f"{notebook.name} failed: {reason}") from error
+        raise RunFailedError(f"{notebook.name} failed: {_reason(error)}") from error
     stamp_executed(executed)
     write_notebook(executed, output_path)
     return executed
+
+
+def _reason(error: Exception) -> str:
+    """Say why a notebook failed: the message whole, or its first line and its last ones."""
+    if isinstance(error, PapermillExecutionError):  # as text it would be the whole traceback
+        message = f"{error.ename}: {error.evalue}" if error.evalue.strip() else error.ename
+    elif isinstance(error, DeadKernelError):
+        message = f"{error}: its process was killed, perhaps for want of memory"
+    else:
+        message = str(error).strip() or repr(error)
+    lines = message.strip().splitlines()
+    if (left_out := len(lines) - 1 - SHOWN_LINES) > 0:
+        lines[1:-SHOWN_LINES] = [f"[{left_out} lines left out]"]
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -182,9 +205,11 @@ def run_seed(folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_N
                 notebook, running, {**parameters, "output_dir": relative_to_root(folder)}
             )
     finally:
-        if running.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            running.replace(folder / EXECUTED_NAME)
+        # where `train` was called by hand meanwhile, the folder is no longer this run's
+        with suppress(RunFolderError), lock_run(folder):
+            if running.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                running.replace(folder / EXECUTED_NAME)
     return folder / EXECUTED_NAME
 
 
@@ -202,7 +227,8 @@ def run_experiment(
     """Run an experiment's variants (all of them by default), once a seed; return what failed.
 
     A finished run is left as it is unless `fresh`, which sets it aside; one that was stopped goes
-    on from its last checkpoint. `jobs` runs at a time share the cores.
+    on from its last checkpoint. One that another process is at has failed, and nothing of it is
+    touched. `jobs` runs at a time share the cores.
 
     Raises:
         ValueError: an unknown experiment, profile, variant or setting; nothing has run then.
@@ -220,7 +246,8 @@ def run_experiment(
         if not fresh:
             _refuse_other_settings(folder, config.model_dump(mode="json"))
         waiting.append((folder, parameters))
-    return _run_all([job for job in waiting if _is_due(job[0], fresh)], notebook, jobs)
+    due = [(*job, notebook, fresh) for job in waiting if _is_due(job[0], fresh)]
+    return _run_all(due, jobs)
 
 
 def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -235,33 +262,54 @@ def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _is_due(folder: Path, fresh: bool) -> bool:
-    """Say whether to run into this folder; what may not stay in it is set aside first."""
+    """Say whether to run into this folder."""
     if is_finished(folder) and not fresh:
         print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
         return False
-    goes_on = (folder / MANIFEST).is_file() and not fresh
-    if folder.exists() and any(folder.iterdir()) and not goes_on:
-        print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
     return True
 
 
-def _run_all(waiting: list[tuple[Path, dict[str, Any]]], notebook: Path, jobs: int) -> list[str]:
+def _clear(folder: Path, fresh: bool) -> None:
+    """Set aside what may not stay in the folder of a run that starts or goes on."""
+    goes_on = (folder / MANIFEST).is_file() and not fresh
+    if folder.exists() and any(folder.iterdir()) and not goes_on:
+        print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
+
+
+def _run_all(due: list[tuple[Path, dict[str, Any], Path, bool]], jobs: int) -> list[str]:
     if jobs == 1:
-        return [failure for job in waiting if (failure := _run_one(*job, notebook))]
+        return [failure for job in due if (failure := _run_one(*job))]
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    failures: list[str | None] = []
     # papermill changes the working directory of its process: parallel runs need one each
     with (
         _environment(OMP_NUM_THREADS=threads),
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
     ):
-        futures = [pool.submit(_run_one, *job, notebook) for job in waiting]
-        return [failure for future in futures if (failure := future.result())]
+        futures = [pool.submit(_run_one, *job) for job in due]
+        for (folder, *_), future in zip(due, futures, strict=True):
+            try:
+                failures.append(future.result())
+            except BrokenProcessPool as error:  # one was killed: the pool ends all of them
+                failures.append(f"{relative_to_root(folder)}: {error}")
+    return [failure for failure in failures if failure]
 
 
-def _run_one(folder: Path, parameters: Mapping[str, Any], notebook: Path) -> str | None:
-    print(f"{relative_to_root(folder)}: running", flush=True)
+def _run_one(
+    folder: Path, parameters: Mapping[str, Any], notebook: Path, fresh: bool
+) -> str | None:
+    """Run into a folder that nobody else is at; return what failed."""
     try:
-        run_seed(folder, parameters, notebook)
+        # Held until the notebook has moved in. The notebook takes the run's own lock itself.
+        with lock_run(folder, "launch.lock"):
+            with lock_run(folder):
+                if not _is_due(folder, fresh):  # it was finished elsewhere while this one waited
+                    return None
+                _clear(folder, fresh)
+            print(f"{relative_to_root(folder)}: running", flush=True)
+            run_seed(folder, parameters, notebook)
+    except RunFolderError as error:
+        return str(error)
     except NotebookError as error:
-        return f"{error} (see {relative_to_root(folder / EXECUTED_NAME)})"
+        return f"{error}\nsee {relative_to_root(folder / EXECUTED_NAME)}"
     return None

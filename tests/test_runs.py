@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import enum
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import papermill
 import pytest
+from papermill.exceptions import PapermillExecutionError
 
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.notebooks import code_digest, read_notebook
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.progress import validation_accuracies
-from gsmrl_helpers.records import MANIFEST
+from gsmrl_helpers.records import MANIFEST, lock_run
 from gsmrl_helpers.runs import (
     ParameterError,
     RunFailedError,
@@ -124,11 +130,39 @@ def test_values_arrive_as_they_were_given_in_the_clone_with_a_fixed_hash_seed(
 def test_a_failing_notebook_is_kept_with_its_error(make_notebook, tmp_path, capfd):
     notebook = make_notebook([("a = 1", ["parameters"]), ("print(a)", []), ("1 / (a - a)", [])])
     output = tmp_path / "run.ipynb"
-    with pytest.raises(RunFailedError, match="ZeroDivisionError"):
+    with pytest.raises(RunFailedError, match=r"failed: ZeroDivisionError: division by zero$"):
         launch_notebook(notebook, output, {"a": 5})
     outputs = [out for cell in read_notebook(output).cells for out in cell.get("outputs", [])]
     assert [out.get("text") or out.get("ename") for out in outputs] == ["5\n", "ZeroDivisionError"]
     assert "%|" not in capfd.readouterr().err  # no progress bar of papermill's
+
+
+@pytest.mark.parametrize(("lines", "left_out"), [(18, None), (30, 12)])
+def test_the_message_of_what_failed_is_told_whole_or_its_first_and_last_lines(
+    run_notebook, tmp_path, monkeypatch, lines, left_out
+):
+    log = ["error: unrecognized arguments: --nonsense-option", "(ended with exit code 2)"]
+    message = "\n".join(["Its last lines:", *map(str, range(lines)), *log])
+
+    def fail(*_: object, **__: object) -> None:
+        raise PapermillExecutionError(3, 2, "train()", "ServerStartError", message, ["Traceback"])
+
+    monkeypatch.setattr(papermill, "execute_notebook", fail)
+    with pytest.raises(RunFailedError) as failure:
+        launch_notebook(run_notebook, tmp_path / "run.ipynb", {})
+    assert str(failure.value).splitlines() == [
+        "10_small.ipynb failed: ServerStartError: Its last lines:",
+        *([f"[{left_out} lines left out]"] if left_out else []),
+        *map(str, range(left_out or 0, lines)),
+        *log,
+    ]
+
+
+def test_a_killed_kernel_is_told(make_notebook, tmp_path):
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    notebook = make_notebook([("a = 1", ["parameters"]), (kill, [])])
+    with pytest.raises(RunFailedError, match=r"10_small.ipynb failed: Kernel died: .* was killed"):
+        launch_notebook(notebook, tmp_path / "run.ipynb", {})
 
 
 def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
@@ -193,6 +227,81 @@ def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
     assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
     assert (folder.with_name("seed-0.aside-1") / "notes.txt").read_text() == "mine"
     assert not (folder / "notes.txt").exists()
+
+
+@contextmanager
+def locked_elsewhere(lock: Path) -> Iterator[None]:
+    """Another process that holds this lock."""
+    code = (
+        "import sys\nfrom filelock import FileLock\n"
+        "lock = FileLock(sys.argv[1])\nlock.acquire(blocking=False)\n"
+        "print('held', flush=True)\nsys.stdin.read()"
+    )
+    command, pipe = [sys.executable, "-c", code, str(lock)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.stdin.close()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The files under a folder and what is in them, locks left out."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["lock", "launch.lock"])
+def test_a_run_that_is_going_on_is_refused_and_nothing_of_it_is_touched(
+    run_notebook, tmp_path, capsys, name, fresh
+):
+    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
+    folder.mkdir(parents=True)
+    config = experiment_config("smoke").model_dump(mode="json")
+    (folder / MANIFEST).write_text(json.dumps({"status": "running", "config": config}))
+    (folder / "run.ipynb").write_text("of the first try")
+    folder.with_name("seed-0.running.ipynb").write_text("of the live run")
+    before = contents(tmp_path)
+    with locked_elsewhere(folder.with_name(f"seed-0.{name}")):
+        (failure,) = run_experiment(
+            "smoke", "pocket", [0], tmp_path, fresh=fresh, notebook=run_notebook
+        )
+    assert failure == f"another process is running into {folder}; wait for it"
+    assert contents(tmp_path) == before and capsys.readouterr().out == ""
+
+
+def test_a_launch_keeps_others_out_but_not_its_own_notebook(run_notebook, tmp_path, monkeypatch):
+    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
+    launched = []
+
+    def launch(*_: object) -> None:
+        with lock_run(folder):  # as the notebook does
+            (other,) = run_experiment("smoke", "pocket", [0], tmp_path, fresh=True)
+            launched.append(other)
+
+    monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
+    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    assert launched == [f"another process is running into {folder}; wait for it"]
+
+
+def test_the_notebook_of_a_run_that_lost_its_folder_stays_outside(
+    run_notebook, tmp_path, monkeypatch
+):
+    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
+
+    def launch(_notebook: Path, output: Path, _parameters: object) -> None:
+        output.write_text("refused")
+        held = lock_run(folder)  # `train`, called by hand in between
+        held.__enter__()
+        locks.append(held)
+        raise RunFailedError("refused")
+
+    locks: list = []
+    monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
+    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
+    locks.pop().__exit__(None, None, None)
+    assert failure.startswith("refused")
+    assert not folder.exists() and folder.with_name("seed-0.running.ipynb").is_file()
 
 
 @pytest.mark.slow
