@@ -98,12 +98,14 @@ growth_lines_markdown = partial(bench_markdown, "growth", "lines")
 
 def bars_markdown(copy: Path) -> str:
     """Each thing that was asked of the code before it was written, and what was measured."""
-    found = {name: read_bench(copy, name) for name in BENCHES}
-    tables = {name: bench["tables"] for name, bench in found.items()}
-    # One tiny turn reaches nothing.
-    is_quick = any("--quick" in bench["command"] for bench in found.values())
-    rows = [bar.row(None if is_quick else bar.measure(tables)) for bar in BARS]
-    return markdown_rows(rows)
+    tables = {name: measured_tables(read_bench(copy, name)) for name in BENCHES}
+    return markdown_rows([bar.row(bar.measure(tables)) for bar in BARS])
+
+
+def measured_tables(bench: Mapping[str, Any]) -> dict[str, Rows]:
+    """A bench's tables, without rows where they are those of one tiny turn."""
+    is_quick = "--quick" in bench["command"]
+    return {name: [] if is_quick else rows for name, rows in bench["tables"].items()}
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ def of_naive(column: str) -> Callable[[Mapping[str, Any]], float | None]:
     """Our time or memory as a share of the naive way's."""
 
     def measure(benches: Mapping[str, Any]) -> float | None:
-        return next(r[column] for r in benches["log_probs"]["ways"] if r["way"] == "ours")
+        rows = benches["log_probs"]["ways"]
+        return next((row[column] for row in rows if row["way"] == "ours"), None)
 
     return measure
 
@@ -174,7 +177,7 @@ def smallest_r2(benches: Mapping[str, Any]) -> float | None:
 
 def padding_share(benches: Mapping[str, Any]) -> float | None:
     """Of the tokens that an update of pocket rollouts processes."""
-    return benches["update"]["padding"][0]["padding, share"]
+    return next((row["padding, share"] for row in benches["update"]["padding"]), None)
 
 
 def smallest(values: Iterable[float | None]) -> float | None:
