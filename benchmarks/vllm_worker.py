@@ -87,13 +87,15 @@ def started(python: Path, folder: Path, world: Any) -> Iterator[subprocess.Popen
     trainer.model.save_pretrained(folder)
     trainer.tokenizer.save_pretrained(folder)
     config, ends = trainer.config, trainer.model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
     settings = {
         "prompts": world.prompts,
         "n": config.group_size,
         "max_tokens": config.sampling_max_tokens,
         "max_model_len": trainer.model.config.max_position_embeddings,
         "stop": list(trainer.prompt.stop),
-        "stop_token_ids": ends if isinstance(ends, list) else [ends],
+        # Where no answer is to stop, the end is a token that the vocabulary does not have.
+        "stop_token_ids": [end for end in ends if end < trainer.model.config.vocab_size],
     }
     variables = environment(str(folder), VLLMConfig(python=str(python)))
     variables |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "VLLM_LOGGING_LEVEL": "ERROR"}
