@@ -111,13 +111,13 @@ def vllm_tests() -> Stage:
 def test_stages(everything: bool = False) -> list[Stage]:
     """Return the stages of `test`, cheapest first."""
     return [
-        Stage("format", python("-m", "ruff", "format", "--check", "."), 20),
-        Stage("lint", python("-m", "ruff", "check", "."), 20),
+        Stage("format", python("-m", "ruff", "format", "--check", "."), 15),
+        Stage("lint", python("-m", "ruff", "check", "."), 10),
         Stage("pairs", gsmrl("notebooks", "check"), 40),
         unit_tests(everything),
         nbval("nbval", 640),
         Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 90),
-        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 30),
+        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 45),
         Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 2 * 60),
     ]
 
