@@ -26,7 +26,7 @@ from gsmrl_helpers.options import (
 from gsmrl_helpers.prompting import Prompt, get_prompt
 from gsmrl_helpers.vllm_config import VLLMConfig
 
-SCORED_AT_ONCE = 64  # rows whose logits are in memory together where no gradient is needed
+SCORED_AT_ONCE = 64  # rows that go through the model together where no gradient is needed
 
 
 class Splits(BaseModel):

@@ -185,7 +185,10 @@ def batches_of(trainer: Trainer, rollouts: Rollouts) -> Iterator[dict[str, Tenso
 
 @torch.no_grad()
 def score(trainer: Trainer, model: PreTrainedModel, rollouts: Rollouts) -> Tensor:
-    """(B, T) log-probabilities of the rollouts' labels under `model`, without dropout or graph."""
+    """(B, T) log-probabilities of the response tokens under `model`, without dropout or graph.
+
+    What stands at other positions has no meaning.
+    """
     with evaluation_mode(model):
         scored = [
             score_responses(model, **batch)["log_probs"] for batch in batches_of(trainer, rollouts)

@@ -50,36 +50,40 @@ def rollouts(trainer: Trainer) -> Rollouts:
 
 @contextmanager
 def tokens_through(model: PreTrainedModel) -> Iterator[list[int]]:
-    """How many tokens each pass takes through the last layer."""
+    """How many tokens each pass takes through the model: through every one of its MLPs.
+
+    A hook on all modules, since the update's halves have replicas of the model.
+    """
+    mlp, n_layers = type(model.model.layers[0].mlp), len(model.model.layers)
+    calls: list[int] = []
     tokens: list[int] = []
-    hook = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, args, output: (
-            tokens.append(output.numel() // output.shape[-1])
-            if isinstance(module, type(model.model.layers[-1].mlp)) and is_last(module)
-            else None
-        )
-    )
-    # A replica's layers are others, in the same place.
-    width = len(model.model.layers)
-    calls = [0]
 
-    def is_last(_: torch.nn.Module) -> bool:
-        calls[0] += 1
-        return calls[0] % width == 0
+    def count(module: torch.nn.Module, _: object, output: torch.Tensor) -> None:
+        if isinstance(module, mlp):
+            calls.append(output.shape[:-1].numel())
 
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
     try:
         yield tokens
     finally:
         hook.remove()
+        passes = [calls[i : i + n_layers] for i in range(0, len(calls), n_layers)]
+        assert all(len(layers) == n_layers and len(set(layers)) == 1 for layers in passes)
+        tokens += [layers[0] for layers in passes]
 
 
-def batch_of(rollouts: Rollouts, trainer: Trainer) -> dict[str, torch.Tensor]:
-    return tokenize_prompt_and_output(
+def batch_and_rows(
+    rollouts: Rollouts, trainer: Trainer
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """The rollouts' tokens, and which rows have a gradient."""
+    batch = tokenize_prompt_and_output(
         rollouts.prompts,
         [""] * len(rollouts.completions),
         trainer.tokenizer,
         output_token_ids=[c.token_ids for c in rollouts.completions],
     )
+    batch["advantages"], _ = compute_group_normalized_rewards(rollouts.rewards, 8)
+    return batch, rows_with_gradient(batch, Objective())
 
 
 def unique_tokens(prompts: list[list[int]], n_response_tokens: int) -> int:
@@ -95,9 +99,7 @@ def unique_tokens(prompts: list[list[int]], n_response_tokens: int) -> int:
 def test_an_update_takes_each_token_of_its_halves_once(
     trainer: Trainer, rollouts: Rollouts
 ) -> None:
-    batch = batch_of(rollouts, trainer)
-    batch["advantages"], _ = compute_group_normalized_rewards(rollouts.rewards, 8)
-    rows = rows_with_gradient(batch, Objective())
+    batch, rows = batch_and_rows(rollouts, trainer)
     assert 8 <= len(rows) < 64  # some groups have no signal
     expected = []
     for half in rows.tensor_split(2):
@@ -113,7 +115,7 @@ def test_an_update_takes_each_token_of_its_halves_once(
 
 
 def test_a_validation_scores_each_token_once(trainer: Trainer, rollouts: Rollouts) -> None:
-    batch = batch_of(rollouts, trainer)
+    batch, _ = batch_and_rows(rollouts, trainer)
     with tokens_through(trainer.model) as tokens:
         mean_token_entropy(trainer, rollouts)
     tree = build_prompt_tree(batch["input_ids"], batch["response_mask"])
@@ -125,9 +127,7 @@ def test_a_validation_scores_each_token_once(trainer: Trainer, rollouts: Rollout
 def test_an_update_holds_less_than_half_of_a_plain_one(
     trainer: Trainer, rollouts: Rollouts
 ) -> None:
-    batch = batch_of(rollouts, trainer)
-    batch["advantages"], _ = compute_group_normalized_rewards(rollouts.rewards, 8)
-    rows = rows_with_gradient(batch, Objective())
+    batch, rows = batch_and_rows(rollouts, trainer)
     with LiveBytes() as ours:
         update_policy(trainer, rollouts)
     half, _ = rows.tensor_split(2)
