@@ -897,9 +897,9 @@ tokens = tokenize_prompt_and_output(
 real_advantages, _ = compute_group_normalized_rewards(
     torch.as_tensor(rollouts.rewards), 8
 )
-real = tokens | {"advantages": real_advantages}
-real = take_rows(real, rows_with_gradient(real, Objective()), "cpu")
-real.pop("advantages")
+with_advantages = tokens | {"advantages": real_advantages}
+rows = rows_with_gradient(with_advantages, Objective())
+real = take_rows(tokens, rows, "cpu")
 
 # %%
 from gsmrl_helpers.prompt_tree import build_prompt_tree

@@ -507,6 +507,7 @@ table.round(1)
 # %% tags=["check"]
 phase, n_bytes = peak(phases)
 assert phase == "backward, head" and abs(n_bytes / GB - 43.4) < 0.05
+assert abs(phases[phase]["logits"] / GB - 1.6) < 0.05
 state = sum(phases[phase][p] for p in ("weights", "gradients", "optimizer"))
 assert abs(state / GB - 23.8) < 0.05
 
