@@ -31,6 +31,7 @@ class Bench(StrEnum):
     LOG_PROBS = "log_probs"
     GRADING = "grading"
     GROWTH = "growth"
+    COURSE = "course"
 
 
 def show(report: Report, console: Console) -> None:

@@ -19,6 +19,7 @@ GENERATORS: dict[str, str] = {
     "bench-bars": "gsmrl_helpers.how_fast:bars_markdown",
     "bench-growth": "gsmrl_helpers.how_fast:growth_markdown",
     "bench-growth-lines": "gsmrl_helpers.how_fast:growth_lines_markdown",
+    "bench-course": "gsmrl_helpers.how_fast:course_markdown",
     "bench-grading": "gsmrl_helpers.how_fast:grading_markdown",
     "bench-gradients": "gsmrl_helpers.how_fast:gradients_markdown",
     "bench-log-probs": "gsmrl_helpers.how_fast:log_probs_markdown",

@@ -91,6 +91,7 @@ log_probs_markdown = partial(bench_markdown, "log_probs", "ways")
 grading_markdown = partial(bench_markdown, "grading", "corpora")
 growth_markdown = partial(bench_markdown, "growth", "sizes")
 growth_lines_markdown = partial(bench_markdown, "growth", "lines")
+course_markdown = partial(bench_markdown, "course", "parts")
 
 
 # --- what was asked for -----------------------------------------------------------------------
@@ -130,7 +131,7 @@ class Bar:
         }
 
 
-BENCHES = ("sampling", "step", "update", "log_probs", "growth")
+BENCHES = ("sampling", "step", "update", "log_probs", "growth", "course")
 
 
 def speed_up(setting: str, sampler: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -180,6 +181,16 @@ def padding_share(benches: Mapping[str, Any]) -> float | None:
     return next((row["padding, share"] for row in benches["update"]["padding"]), None)
 
 
+def course_seconds(what: str) -> Callable[[Mapping[str, Any]], float | None]:
+    """Seconds of a part of the course, by how its row begins."""
+
+    def measure(benches: Mapping[str, Any]) -> float | None:
+        rows = benches["course"]["parts"]
+        return next((row["seconds"] for row in rows if row["what"].startswith(what)), None)
+
+    return measure
+
+
 def smallest(values: Iterable[float | None]) -> float | None:
     """The smallest of those that were measured, None where none was."""
     return min((value for value in values if value is not None), default=None)
@@ -200,4 +211,7 @@ BARS = (
     Bar("log-probabilities: time over naive's", 0.7, of_naive("time of naive's"), True),
     Bar("growth in tokens: smallest R² of time", 0.98, smallest_r2),
     Bar("padding, share of the tokens of pocket rollouts", 0.05, padding_share, True),
+    Bar("one run of the pocket profile, seconds", 90, course_seconds("one run"), True),
+    Bar("`make book`, a run included, seconds", 300, course_seconds("make book"), True),
+    Bar("all CPU notebooks, seconds", 480, course_seconds("all CPU"), True),
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import growth, log_probs, sampling, timing, update, worlds
+from benchmarks import course, growth, log_probs, sampling, timing, update, worlds
 from benchmarks.__main__ import app
 from benchmarks.gradients import plain_gradient
 from benchmarks.precision import in_float64
@@ -232,3 +232,9 @@ def test_one_tiny_turn_reaches_nothing(monkeypatch):
 
     monkeypatch.setattr(how_fast, "read_bench", quick)
     assert how_fast.bars_markdown(ROOT).count("| not measured |") == len(how_fast.BARS)
+
+
+def test_the_parts_of_a_run_are_no_longer_than_the_run():
+    whole, *parts = (row["seconds"] for row in course.measure(QUICK).tables["parts"])
+    assert len(parts) == 3 and all(part > 0 for part in parts)
+    assert sum(parts) < whole
