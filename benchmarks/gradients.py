@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.worlds import ROWS_AT_ONCE, World
-from gsmrl_helpers import olmo2_tree
+from gsmrl_helpers import olmo2_block, olmo2_tree
 from gsmrl_helpers.accumulation import Batch, dropout_off, take_rows
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.log_probs import get_response_log_probs, label_log_probs
@@ -72,7 +73,9 @@ def shared_prompts(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 def shared_prompts_plain_norms(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The same with Hugging Face's norms."""
-    with patch.object(olmo2_tree, "rms_norm", lambda norm, x: norm(x)):
+    with ExitStack() as stack:
+        for module in (olmo2_block, olmo2_tree):
+            stack.enter_context(patch.object(module, "rms_norm", lambda norm, x: norm(x)))
         return shared_prompts(model, batch)
 
 

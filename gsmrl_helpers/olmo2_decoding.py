@@ -1,19 +1,20 @@
 """One decoding step of OLMo-2 for many rows that share the beginning of their prompts.
 
-The layers' own modules do the work, so the weights are the policy's, not a copy. What differs from
-the Hugging Face forward pass: the template's keys and values exist once for all rows, and a step
-does nothing but the step (no masks, caches or outputs to build anew for every token).
+What differs from the Hugging Face forward pass: the template's keys and values exist once for all
+rows, and a step does nothing but the step (no masks, caches or outputs to build anew for a token).
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from einops import rearrange
 from torch import Tensor
 from transformers import Olmo2ForCausalLM, PreTrainedModel
-from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
 from gsmrl_helpers.decoding import Decoder, HuggingFaceDecoder
+from gsmrl_helpers.olmo2_block import olmo2_block
 from gsmrl_helpers.rms_norm import rms_norm
 
 
@@ -27,13 +28,6 @@ def decoder_for(model: PreTrainedModel) -> Decoder:
 def positions_are_absolute(model: Olmo2ForCausalLM) -> bool:
     """Whether a token's rotation follows from its position alone, not from its row's length."""
     return model.config.rope_parameters["rope_type"] not in ("dynamic", "longrope")
-
-
-def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al., 2021, equation 34): states (..., head_dim)."""
-    first, second = states.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return torch.addcmul(states * cos, turned, sin).to(states.dtype)
 
 
 class SharedStates:
@@ -171,9 +165,10 @@ class Olmo2Decoder(HuggingFaceDecoder):
         body = self.model.model
         self.own.open_place()
         hidden = body.embed_tokens(token_ids)  # (rows, hidden)
-        cos, sin = self.cos[self.positions], self.sin[self.positions]  # (rows, head_dim)
+        angles = self.cos[self.positions, None], self.sin[self.positions, None]
         for index, layer in enumerate(body.layers):
-            hidden = self._layer(index, layer, hidden, cos, sin)
+            attend = partial(self._attend, index, layer.self_attn.scaling)
+            hidden = olmo2_block(layer, hidden, angles, angles, attend)
         self.positions = self.positions + 1
         return self.model.lm_head(rms_norm(body.norm, hidden))
 
@@ -184,37 +179,18 @@ class Olmo2Decoder(HuggingFaceDecoder):
         self.positions = self.positions[rows]
         self.bias = None if self.bias is None else self.bias[rows]
 
-    def _layer(
-        self, index: int, layer: Olmo2DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor
+    def _attend(
+        self, index: int, scaling: float, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        """OLMo-2's block: norms on queries and keys, and after each half instead of before it."""
-        attention = layer.self_attn
-        heads = "r (h d) -> h r d"
-        dim = attention.head_dim
-        query = rearrange(rms_norm(attention.q_norm, attention.q_proj(hidden)), heads, d=dim)
-        key = rearrange(rms_norm(attention.k_norm, attention.k_proj(hidden)), heads, d=dim)
-        value = rearrange(attention.v_proj(hidden), heads, d=dim)
-        query, key = rotate(query, cos, sin) * attention.scaling, rotate(key, cos, sin)
-        attended = self._attend(index, query, *self.own.update(index, key, value))
-        hidden = hidden + rms_norm(layer.post_attention_layernorm, attention.o_proj(attended))
-        return hidden + rms_norm(layer.post_feedforward_layernorm, layer.mlp(hidden))
-
-    def _attend(self, index: int, query: Tensor, own_keys: Tensor, own_values: Tensor) -> Tensor:
         """Attention of each row's new token over what it shares with others and its own tokens.
 
-        One softmax over all of it, as if each row had the whole.
-
-        Args:
-            index: Which layer.
-            query: (heads, R, head_dim), already scaled.
-            own_keys: (kv_heads, R, length, head_dim).
-            own_values: The same shape.
-
-        Returns:
-            (R, heads * head_dim).
+        One softmax over all of it, as if each row had the whole; for the rest see `olmo2_block`.
         """
+        own_keys, own_values = self.own.update(
+            index, *(rearrange(states, "r kv d -> kv r d") for states in (key, value))
+        )
         # Heads that share keys (grouped-query attention) stand side by side as g.
-        query = rearrange(query, "(kv g) r d -> kv r g d", kv=len(own_keys)).contiguous()
+        query = rearrange(query * scaling, "r (kv g) d -> kv r g d", kv=len(own_keys)).contiguous()
         scores = [part.matmul(query, part.keys[index]) for part in self.shared]
         scores.append(query @ own_keys.mT)
         if self.own.bias is not None:
@@ -227,4 +203,4 @@ class Olmo2Decoder(HuggingFaceDecoder):
         attended = own_weights @ own_values
         for part, part_weights in zip(self.shared, weights, strict=True):
             attended += part.matmul(part_weights, part.values[index])
-        return rearrange(attended, "kv r g d -> r (kv g d)")
+        return rearrange(attended, "kv r g d -> r (kv g) d")

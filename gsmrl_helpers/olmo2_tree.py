@@ -1,8 +1,7 @@
 """The forward pass of OLMo-2 over a prompt tree: the same hidden states, fewer tokens.
 
-The layers' own modules do the work, as in `olmo2_decoding`. Only attention sees the tree: a token
-attends to what its row has before it, the template and the suffix being shared with other rows;
-their gradients add up by themselves.
+Only attention sees the tree: a token attends to what its row has before it, the template and the
+suffix being shared with other rows; their gradients add up by themselves.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Olmo2ForCausalLM
-from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
-from gsmrl_helpers.olmo2_decoding import rotate
+from gsmrl_helpers.olmo2_block import olmo2_block
 from gsmrl_helpers.prompt_tree import PromptTree
 from gsmrl_helpers.rms_norm import rms_norm
 
@@ -28,27 +26,10 @@ def tree_hidden_states(model: Olmo2ForCausalLM, tree: PromptTree) -> Tensor:
     cos, sin = (part[0, :, None].to(wide) for part in angles)  # (N, 1, head_dim)
     attention = TreeAttention(tree, hidden.dtype)
     for layer in body.layers:
-        hidden = tree_layer(layer, hidden, cos, sin, attention)
+        # Scaled angles are as good as scaled queries, and cost nothing per head.
+        scaling = layer.self_attn.scaling
+        hidden = olmo2_block(layer, hidden, (cos * scaling, sin * scaling), (cos, sin), attention)
     return rms_norm(body.norm, hidden)
-
-
-def tree_layer(
-    layer: Olmo2DecoderLayer, hidden: Tensor, cos: Tensor, sin: Tensor, attention: TreeAttention
-) -> Tensor:
-    """OLMo-2's block on (N, hidden): norms on queries and keys, and after each half."""
-    own = layer.self_attn
-    heads = "n (h d) -> n h d"
-    query = rearrange(rms_norm(own.q_norm, own.q_proj(hidden)), heads, d=own.head_dim)
-    key = rearrange(rms_norm(own.k_norm, own.k_proj(hidden)), heads, d=own.head_dim)
-    value = rearrange(own.v_proj(hidden), heads, d=own.head_dim)
-    # Scaled angles are as good as scaled queries, and cost nothing per head.
-    query = rotate(query, cos * own.scaling, sin * own.scaling)
-    key = rotate(key, cos, sin)
-    if own.num_key_value_groups > 1:
-        key, value = (x.repeat_interleave(own.num_key_value_groups, dim=1) for x in (key, value))
-    attended = rearrange(attention(query, key, value), "n h d -> n (h d)")
-    hidden = hidden + rms_norm(layer.post_attention_layernorm, own.o_proj(attended))
-    return hidden + rms_norm(layer.post_feedforward_layernorm, layer.mlp(hidden))
 
 
 class TreeAttention:
@@ -67,7 +48,10 @@ class TreeAttention:
         }
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(N, heads, head_dim) each, queries scaled; returns the same shape."""
+        """See `olmo2_block`; queries are scaled."""
+        groups = query.shape[1] // key.shape[1]  # grouped-query attention: heads that share keys
+        if groups > 1:
+            key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
         template, suffixes, *responses = zip(
             *(self.parts(states) for states in (query, key, value)), strict=True
         )

@@ -1,0 +1,57 @@
+"""OLMo-2's block on a flat list of tokens: what training and sampling have in common.
+
+The layers' own modules do the work, so the weights are the policy's, not a copy. Who attends to
+whom is not the block's business: it is handed a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from einops import rearrange
+from torch import Tensor
+from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
+
+from gsmrl_helpers.rms_norm import rms_norm
+
+Angles = tuple[Tensor, Tensor]  # cosines and sines, (N, 1, head_dim) each
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding (Su et al., 2021, equation 34): states (..., head_dim)."""
+    first, second = states.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return torch.addcmul(states * cos, turned, sin).to(states.dtype)
+
+
+def olmo2_block(
+    layer: Olmo2DecoderLayer,
+    hidden: Tensor,
+    query_angles: Angles,
+    key_angles: Angles,
+    attend: Attend,
+) -> Tensor:
+    """Norms on queries and keys, and after each half instead of before it (OLMo et al., 2024).
+
+    Args:
+        layer: The policy's layer.
+        hidden: (N, hidden).
+        query_angles, key_angles: How far each token's queries and keys are turned.
+        attend: From queries (N, heads, head_dim), keys and values (N, kv_heads, head_dim) to what
+            is attended to, (N, heads, head_dim). Queries are scaled if their angles are.
+
+    Returns:
+        (N, hidden).
+    """
+    attention = layer.self_attn
+    heads = "n (h d) -> n h d"
+    dim = attention.head_dim
+    query = rearrange(rms_norm(attention.q_norm, attention.q_proj(hidden)), heads, d=dim)
+    key = rearrange(rms_norm(attention.k_norm, attention.k_proj(hidden)), heads, d=dim)
+    value = rearrange(attention.v_proj(hidden), heads, d=dim)
+    attended = attend(rotate(query, *query_angles), rotate(key, *key_angles), value)
+    attended = attention.o_proj(rearrange(attended, "n h d -> n (h d)"))
+    hidden = hidden + rms_norm(layer.post_attention_layernorm, attended)
+    return hidden + rms_norm(layer.post_feedforward_layernorm, layer.mlp(hidden))
