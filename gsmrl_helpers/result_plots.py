@@ -19,7 +19,7 @@ from gsmrl_helpers.results import curves, rows_of, summarize
 
 Band = Literal["interval", "range"]
 
-SEED = {"linewidth": 0.8, "alpha": 0.35}  # how faint a single seed is
+SEED = {"linestyle": "-", "linewidth": 0.8, "alpha": 0.35}  # how faint a single seed is
 BAND_ALPHA = 0.18
 
 

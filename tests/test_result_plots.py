@@ -31,10 +31,12 @@ def band_at(ax: plt.Axes, band: int, step: float) -> tuple[float, float]:
 
 
 def test_seeds_are_faint_and_the_mean_has_its_interval_and_n(ax: plt.Axes) -> None:
+    ax.set_prop_cycle(color=["k", "k"], linestyle=["--", ":"])  # as the course's style has one
     plot_curves(ax, long({"GRPO": FOUR}), ACCURACY)
     *seeds, mean = ax.lines
     assert [tuple(seed.get_ydata()) for seed in seeds] == [(0, value) for value in FOUR]
-    assert all(seed.get_alpha() < 0.5 for seed in seeds) and mean.get_alpha() is None
+    assert all(seed.get_alpha() < 0.5 and seed.get_linestyle() == "-" for seed in seeds)
+    assert mean.get_alpha() is None
     np.testing.assert_allclose(mean.get_ydata(), [0, 0.26])
     assert band_at(ax, 0, 10) == pytest.approx((0.26 - HALF_WIDTH, 0.26 + HALF_WIDTH), abs=1e-4)
     assert ax.get_legend_handles_labels()[1] == ["GRPO (n = 4 seeds)"]
