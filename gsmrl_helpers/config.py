@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gsmrl_helpers.advantages import check_advantage_options
+from gsmrl_helpers.extras import import_extra
 from gsmrl_helpers.losses import check_importance_options, check_normalization_options
 from gsmrl_helpers.options import (
     AdvantageNormalizer,
@@ -113,6 +114,8 @@ class RunConfig(BaseModel):
     validate_every: int = Field(gt=0)
     save_rollouts_every: int = Field(gt=0)
     checkpoint_every: int = Field(gt=0)
+    # who gets a copy of metrics.jsonl, which is always written; see gsmrl_helpers.loggers
+    loggers: list[Literal["tensorboard", "wandb"]] = []
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> RunConfig:
@@ -158,6 +161,10 @@ class RunConfig(BaseModel):
             raise ValueError('engine=vllm needs the server\'s settings, as in vllm={"python": ...}')
         if self.engine == "vllm" and self.vllm.device == self.device != "cpu":
             self._check_shared_gpu(self.vllm)
+        if len(set(self.loggers)) < len(self.loggers):
+            raise ValueError(f"loggers={self.loggers} names one twice; name each once")
+        for package in self.loggers:
+            import_extra(package, f"loggers={self.loggers}")
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
 

@@ -1,11 +1,17 @@
-"""Packages that only some profiles need: imported when they are, or named with their extra."""
+"""Packages that only some settings need: imported when they are, or named with their extra."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
 
-EXTRAS = {"peft": "lora", "bitsandbytes": "adamw8bit", "flash_attn": "gpu"}
+EXTRAS = {
+    "peft": "lora",
+    "bitsandbytes": "adamw8bit",
+    "flash_attn": "gpu",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
 
 
 def import_extra(package: str, needed_for: str) -> ModuleType:

@@ -23,6 +23,7 @@ from gsmrl_helpers.config import RunConfig, Splits
 from gsmrl_helpers.data_parallel import accumulate_on_cores
 from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
 from gsmrl_helpers.engines import engine_metrics, make_engine
+from gsmrl_helpers.loggers import open_loggers
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import Prompt
@@ -275,9 +276,11 @@ def train(
         if state["step"] >= 0:
             trainer.restore(state)
         cut_metrics(run_dir, state["metrics_size"])
+        log = stack.enter_context(open_loggers(config, run_dir))
         for step in range(state["step"] + 1, config.n_grpo_steps + 1):
             row = take_step(trainer, problems, step, run_dir)
             append_row(run_dir / METRICS, row)
+            log(row)
             seconds = state["seconds"] + time.monotonic() - started
             if step % config.checkpoint_every == 0 or step == config.n_grpo_steps:
                 size = (run_dir / METRICS).stat().st_size

@@ -11,7 +11,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from scipy.stats import t
+
+from gsmrl_helpers.intervals import t_interval
 
 # A colour (Okabe and Ito, 2008) and a dash each, so that a line is known in grey as well.
 LINES: dict[str, tuple[str, object]] = {
@@ -30,6 +31,7 @@ LINES: dict[str, tuple[str, object]] = {
     "b = p": ("#0072B2", "-"),
     "b = 1 − p": ("#009E73", "-."),
     # the variants of GRPO
+    "standard": ("#0072B2", "-"),
     "GRPO": ("#0072B2", "-"),
     "GRPO_constant": ("#56B4E9", (0, (5, 1))),
     "Dr_GRPO": ("#D55E00", "--"),
@@ -48,6 +50,7 @@ LINES: dict[str, tuple[str, object]] = {
     "following dial": ("#D55E00", "--"),
     # the ways to reweight by importance
     "none": ("#000000", (0, (1, 1))),
+    "naive": ("#000000", (0, (1, 1))),
     "noclip": ("#E69F00", "--"),
     "clip": ("#0072B2", "-"),
     "gspo": ("#009E73", "-."),
@@ -103,15 +106,14 @@ def plot_metric(ax: Axes, table: pd.DataFrame, metric: str, name: str) -> None:
     axes = {"data": rows, "x": "step", "y": "value", "color": style["color"], "ax": ax}
     sns.lineplot(**axes, units="seed", estimator=None, lw=0.8, alpha=0.35)
     n_seeds = rows["seed"].nunique()
-    label = f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
+    label = seeds_label(name, n_seeds)
     interval = {"errorbar": t_interval if n_seeds > 1 else None, "err_kws": {"lw": 0}}
     sns.lineplot(**axes, linestyle=style["linestyle"], label=label, **interval)
 
 
-def t_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:
-    """Student's interval of a mean over few seeds: mean ± t · s / √n, s with n − 1."""
-    half_width = t.ppf((1 + level) / 2, len(values) - 1) * values.sem()
-    return values.mean() - half_width, values.mean() + half_width
+def seeds_label(name: str, n_seeds: int) -> str:
+    """A legend's text: what is drawn, and of how many seeds."""
+    return f"{name} (n = {n_seeds} seed{'s' * (n_seeds > 1)})"
 
 
 Panel = tuple[str, str, Mapping[str, str]]
