@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-EXTRAS = {"peft": "lora", "bitsandbytes": "adamw8bit", "flash_attn": "gpu"}
+EXTRAS = {"peft": "lora", "bitsandbytes": "adamw8bit", "flash_attn": "gpu", "ray": "ray"}
 
 
 def import_extra(package: str, needed_for: str) -> ModuleType:

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 
-from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.paths import ROOT
-from gsmrl_helpers.world import choose_attention
+
+if TYPE_CHECKING:
+    from gsmrl_helpers.config import RunConfig
 
 MANIFEST, METRICS, ROLLOUTS = "manifest.json", "metrics.jsonl", "rollouts"
 LONG_COLUMNS = ["variant", "seed", "step", "metric", "value"]
@@ -119,6 +119,10 @@ def _git(*arguments: str) -> str:
 
 def make_manifest(config: RunConfig, policy_sha: str, command: str) -> dict[str, Any]:
     """Everything needed to run it again and to judge whether the same numbers can be expected."""
+    import torch  # here, so that who only reads records need not wait for torch and transformers
+
+    from gsmrl_helpers.world import choose_attention
+
     return {
         "status": "running",
         "command": command,
@@ -164,6 +168,8 @@ def open_run(run_dir: Path, config: RunConfig, policy_sha: str, command: str) ->
 
 def stored_config(manifest: Mapping[str, Any]) -> Row:
     """A manifest's settings, with the defaults of those that did not exist when it was written."""
+    from gsmrl_helpers.config import RunConfig
+
     fields = RunConfig.model_fields.items()
     defaults = {name: field.default for name, field in fields if not field.is_required()}
     return {**defaults, **manifest["config"]}

@@ -20,22 +20,23 @@ from gsmrl_helpers.notebooks import code_digest, read_notebook
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.progress import validation_accuracies
 from gsmrl_helpers.records import MANIFEST, lock_run
+from gsmrl_helpers.run_many import run_experiments
+from gsmrl_helpers.run_outputs import is_finished
 from gsmrl_helpers.runs import (
     ParameterError,
     RunFailedError,
     check_parameters,
     declared_parameters,
-    is_finished,
     launch_notebook,
-    run_experiment,
     run_folder,
+    run_one,
 )
 
 PARAMETERS = (
     'profile = "pocket"\nexperiment = "smoke"\nvariant = "standard"\nseed = 0\n'
     'output_dir = ""\noverrides: dict = {}'
 )
-# what the run notebook does, in three lines: a folder with a manifest that says how it ended
+# what the run notebook leaves: metrics, a checkpoint, a manifest that says how it ended
 SMALL_RUN = """
 import json, pathlib
 folder = pathlib.Path(output_dir)
@@ -43,8 +44,11 @@ folder.mkdir(parents=True, exist_ok=True)
 config = {**CONFIG, "seed": seed, **overrides}
 manifest = {"status": "running", "config": config, "files": len(list(folder.iterdir()))}
 (folder / "manifest.json").write_text(json.dumps(manifest))
-row = {"step": 0, "curve_mean_answer_reward": 0.25}
-(folder / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+rows = [{"step": step, "train_mean_reward": REWARD} for step in range(config["n_grpo_steps"] + 1)]
+rows[0]["curve_mean_answer_reward"] = 0.25
+(folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+(folder / "checkpoints").mkdir(exist_ok=True)
+(folder / "checkpoints" / f"step-{config['n_grpo_steps']:06d}-{'0' * 16}.pt").touch()
 assert not pathlib.Path(FAILS).exists(), "made to fail"
 (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "finished"}))
 """
@@ -58,7 +62,7 @@ class Level(enum.IntEnum):
 def run_notebook(make_notebook, tmp_path):
     """A notebook that leaves what the run notebook leaves, and fails where `fails` exists."""
     config = experiment_config("smoke").model_dump(mode="json")
-    constants = f"CONFIG = {config!r}\nFAILS = {str(tmp_path / 'fails')!r}\n"
+    constants = f"CONFIG = {config!r}\nFAILS = {str(tmp_path / 'fails')!r}\nREWARD = 0.5\n"
     return make_notebook([(PARAMETERS, ["parameters"]), (constants + SMALL_RUN, [])])
 
 
@@ -169,8 +173,9 @@ def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
     run_notebook, tmp_path, capsys
 ):
     folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-4"
-    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
+    assert run_experiments(["smoke"], "pocket", [4], tmp_path, notebook=run_notebook) == []
     assert {path.name for path in folder.iterdir()} == {
+        "checkpoints",
         "manifest.json",
         "metrics.jsonl",
         "run.ipynb",
@@ -179,44 +184,46 @@ def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
     assert "step 0: validation accuracy 0.250" in capsys.readouterr().out
 
     before = (folder / "run.ipynb").stat().st_mtime_ns
-    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
+    assert run_experiments(["smoke"], "pocket", [4], tmp_path, notebook=run_notebook) == []
     assert (folder / "run.ipynb").stat().st_mtime_ns == before
     assert "is finished: kept" in capsys.readouterr().out
 
-    assert run_experiment("smoke", "pocket", [4], tmp_path, fresh=True, notebook=run_notebook) == []
+    assert (
+        run_experiments(["smoke"], "pocket", [4], tmp_path, fresh=True, notebook=run_notebook) == []
+    )
     assert is_finished(folder) and is_finished(folder.with_name("seed-4.aside-1"))
 
 
 def test_a_failed_run_is_reported_kept_and_can_go_on(run_notebook, tmp_path):
     folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
     (tmp_path / "fails").touch()
-    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
+    (failure,) = run_experiments(["smoke"], "pocket", [0], tmp_path, notebook=run_notebook)
     assert "made to fail" in failure and "run.ipynb" in failure
     assert (folder / "run.ipynb").is_file() and not is_finished(folder)
 
     (tmp_path / "fails").unlink()
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    # it went on in the same folder, with the three files that the first try had left in it
-    assert json.loads((folder / MANIFEST).read_text())["files"] == 3
+    assert run_experiments(["smoke"], "pocket", [0], tmp_path, notebook=run_notebook) == []
+    # it went on in the same folder, with what the first try had left in it
+    assert json.loads((folder / MANIFEST).read_text())["files"] == 4
     assert is_finished(folder)
 
 
 def test_other_settings_are_refused_in_the_folder_of_a_run(run_notebook, tmp_path):
     other = {"learning_rate": 0.5}
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    assert run_experiments(["smoke"], "pocket", [0], tmp_path, notebook=run_notebook) == []
     with pytest.raises(ValueError, match=r"other settings \(learning_rate\): --fresh"):
-        run_experiment("smoke", "pocket", [0], tmp_path, overrides=other, notebook=run_notebook)
+        run_experiments(["smoke"], "pocket", [0], tmp_path, overrides=other, notebook=run_notebook)
     # a mistake in any of the runs is said before the first one starts
     with pytest.raises(ValueError, match="learning_rat"):
-        run_experiment("smoke", "pocket", [1], tmp_path, overrides={"learning_rat": 1})
+        run_experiments(["smoke"], "pocket", [1], tmp_path, overrides={"learning_rat": 1})
     assert not run_folder("smoke", "pocket", "standard", 1, tmp_path).exists()
 
 
 def test_a_variant_or_seed_named_twice_is_refused(tmp_path):
     with pytest.raises(ValueError, match="named twice"):
-        run_experiment("smoke", "pocket", [0], tmp_path, variants=["standard", "standard"])
+        run_experiments(["smoke"], "pocket", [0], tmp_path, variants=["standard", "standard"])
     with pytest.raises(ValueError, match="named twice"):
-        run_experiment("smoke", "pocket", [1, 1], tmp_path)
+        run_experiments(["smoke"], "pocket", [1, 1], tmp_path)
     assert not any(tmp_path.iterdir())
 
 
@@ -224,7 +231,7 @@ def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
     folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    assert run_experiments(["smoke"], "pocket", [0], tmp_path, notebook=run_notebook) == []
     assert (folder.with_name("seed-0.aside-1") / "notes.txt").read_text() == "mine"
     assert not (folder / "notes.txt").exists()
 
@@ -263,8 +270,8 @@ def test_a_run_that_is_going_on_is_refused_and_nothing_of_it_is_touched(
     folder.with_name("seed-0.running.ipynb").write_text("of the live run")
     before = contents(tmp_path)
     with locked_elsewhere(folder.with_name(f"seed-0.{name}")):
-        (failure,) = run_experiment(
-            "smoke", "pocket", [0], tmp_path, fresh=fresh, notebook=run_notebook
+        (failure,) = run_experiments(
+            ["smoke"], "pocket", [0], tmp_path, fresh=fresh, notebook=run_notebook
         )
     assert failure == f"another process is running into {folder}; wait for it"
     assert contents(tmp_path) == before and capsys.readouterr().out == ""
@@ -276,11 +283,11 @@ def test_a_launch_keeps_others_out_but_not_its_own_notebook(run_notebook, tmp_pa
 
     def launch(*_: object) -> None:
         with lock_run(folder):  # as the notebook does
-            (other,) = run_experiment("smoke", "pocket", [0], tmp_path, fresh=True)
+            (other,) = run_experiments(["smoke"], "pocket", [0], tmp_path, fresh=True)
             launched.append(other)
 
     monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
+    run_one(folder, {}, run_notebook)
     assert launched == [f"another process is running into {folder}; wait for it"]
 
 
@@ -298,7 +305,7 @@ def test_the_notebook_of_a_run_that_lost_its_folder_stays_outside(
 
     locks: list = []
     monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
-    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
+    failure = run_one(folder, {}, run_notebook)
     locks.pop().__exit__(None, None, None)
     assert failure.startswith("refused")
     assert not folder.exists() and folder.with_name("seed-0.running.ipynb").is_file()
@@ -306,7 +313,9 @@ def test_the_notebook_of_a_run_that_lost_its_folder_stays_outside(
 
 @pytest.mark.slow
 def test_seeds_run_side_by_side(run_notebook, tmp_path):
-    assert run_experiment("smoke", "pocket", [0, 1], tmp_path, jobs=2, notebook=run_notebook) == []
+    assert (
+        run_experiments(["smoke"], "pocket", [0, 1], tmp_path, jobs=2, notebook=run_notebook) == []
+    )
     manifests = [
         json.loads(
             (run_folder("smoke", "pocket", "standard", seed, tmp_path) / MANIFEST).read_text()
