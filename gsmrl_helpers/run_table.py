@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -104,7 +104,7 @@ class Lines:
         self._next = time.monotonic() + EVERY_S
         self._pace.look()
         for run in self._runs:
-            if run.state == "running" or self._told[run] == "running":
+            if run.state == "running" or (run in changed and run.state != "kept"):
                 self._tell_accuracies(run)
             if run in changed:
                 self._tell_state(run)
@@ -155,7 +155,7 @@ class LiveTable:
         self._live.update(self.table(), refresh=True)
         self._live.stop()
 
-    def table(self, height: int | None = None) -> Table:
+    def table(self, height: int | None = None) -> Group:
         """How all runs stand; on a terminal of too few lines, those of the variants that run."""
         rows: dict[tuple[str, str], dict[int, Run]] = {}
         for run in self._runs:
@@ -163,14 +163,14 @@ class LiveTable:
         if height is not None and len(rows) > height - FRAME:
             rows = {name: row for name, row in rows.items() if _any_runs(row.values())}
         seeds = sorted({run.seed for run in self._runs})
-        table = Table(box=SIMPLE, title=self._title(), title_justify="left")
+        table = Table(box=SIMPLE)
         for heading in ["experiment", "variant", *(f"seed {seed}" for seed in seeds)]:
             table.add_column(heading, no_wrap=True)
         for name, row in rows.items():
             table.add_row(*name, *(self._cell(row[seed]) if seed in row else "" for seed in seeds))
-        return table
+        return Group(self._summary(), table)
 
-    def _title(self) -> str:
+    def _summary(self) -> str:
         counts = Counter(run.state for run in self._runs)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
         return f"{len(self._runs)} runs: {told}; {self._pace.in_words()}"
