@@ -9,6 +9,7 @@ into it, so the second try waits until the first has really ended.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from gsmrl_helpers.runs import running_notebook
 RETRIES = 3  # of a run whose node or process has died
 PATIENCE_S = 60.0  # for what a dead node leaves: its locks held, its files not yet seen
 POLL_S = 0.2
+ANSWER_S = 10.0
 
 
 def run_on_node(job: str, cpus: int) -> str | None:
@@ -48,6 +50,21 @@ def _nobody_runs_into(folder: Path) -> bool:
     return False
 
 
+def check_that_it_answers(address: str) -> None:
+    """Refuse a host and port that nothing listens on: Ray would try for minutes.
+
+    Raises:
+        ValueError: naming the address.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except OSError as error:
+        raise ValueError(f"--ray {address}: no Ray cluster answers there ({error})") from error
+
+
 class RayLauncher:
     """Runs as tasks of a Ray cluster, which starts as many at a time as its nodes have room for.
 
@@ -62,6 +79,7 @@ class RayLauncher:
 
     def __init__(self, address: str, n_gpus: int, cpus: int) -> None:
         self._ray = import_extra("ray", f"--ray {address}")
+        check_that_it_answers(address)
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="error")
         except ConnectionError as error:

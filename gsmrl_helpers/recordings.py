@@ -83,11 +83,12 @@ def record_runs(
         [experiment], profile, seeds, jobs=jobs, fresh=fresh, variants=variants
     ):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
-    runs = product(variants, seeds)
+    runs = list(product(variants, seeds))
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
-    save_results(folders, path)
+    names = [variant for variant, _ in runs]
+    save_results(folders, path, names)
     if answers:
-        save_answers(folders, rollouts_path(path))
+        save_answers(folders, rollouts_path(path), variants=names)
 
 
 def record_evaluations(

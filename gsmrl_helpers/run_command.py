@@ -13,7 +13,7 @@ from gsmrl_helpers.paths import RUNS_DIR
 
 def run_command(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT…", help="Names such as on-policy, or all.")
+        list[str], typer.Argument(metavar="EXPERIMENT", help="Names such as on-policy, or all.")
     ],
     profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
     seeds: Annotated[

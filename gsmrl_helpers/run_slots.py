@@ -44,10 +44,11 @@ def make_slots(n_gpus: int, jobs: int | None) -> list[Slot]:
         gpus = visible_gpus()
         firsts = range(0, len(gpus) - n_gpus + 1, n_gpus)
         groups = [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i : i + n_gpus])} for i in firsts]
-        if not groups or (jobs or 1) > len(groups):
+        if (at_a_time := jobs or 1) > len(groups):
             raise ValueError(
-                f"--jobs {jobs or 1}: {n_gpus} GPUs a run, and {len(gpus)} are visible, enough for "
-                f"{len(groups)} at a time: give fewer jobs, or a profile that needs fewer GPUs"
+                f"{at_a_time} at a time of runs that need {n_gpus} GPUs each, but of the "
+                f"{len(gpus)} visible ones {len(groups)} can run: give fewer --jobs, or a profile "
+                "that needs fewer GPUs"
             )
         groups = groups[: jobs or len(groups)]
     if len(groups) == 1:

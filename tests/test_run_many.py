@@ -23,6 +23,7 @@ from gsmrl_helpers.experiments import (
     real_experiments,
 )
 from gsmrl_helpers.options import profile_names
+from gsmrl_helpers.ray_runs import check_that_it_answers
 from gsmrl_helpers.records import MANIFEST, METRICS
 from gsmrl_helpers.run_checks import output_problem
 from gsmrl_helpers.run_jobs import Run, plan_runs
@@ -30,6 +31,7 @@ from gsmrl_helpers.run_many import carry_out, run_experiments
 from gsmrl_helpers.run_slots import gpus_needed, make_slots
 from gsmrl_helpers.run_table import Lines, LiveTable, Pace
 from gsmrl_helpers.runs import RUN_NOTEBOOK
+from gsmrl_helpers.server_process import free_port
 
 # --- which runs ---------------------------------------------------------------------------------
 
@@ -91,6 +93,13 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         run_experiments(["smoke"], "pocket", [0], tmp_path, ray="auto")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}"])
+def test_a_cluster_that_does_not_answer_is_said_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match=r"no Ray cluster answers there.*refused"):
+        check_that_it_answers(address.format(port=free_port()))
+    check_that_it_answers("auto")  # Ray itself looks for one on this machine
+
+
 # --- what they share ----------------------------------------------------------------------------
 
 
@@ -120,10 +129,12 @@ def test_each_run_has_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     show_gpus(monkeypatch, 5)
-    with pytest.raises(ValueError, match=r"--jobs 3: 2 GPUs a run, and 5 are visible.* for 2 at a"):
+    with pytest.raises(
+        ValueError, match=r"3 at a time .* 2 GPUs each, but of the 5 visible ones 2 can"
+    ):
         make_slots(2, 3)
     show_gpus(monkeypatch, 0, "")
-    with pytest.raises(ValueError, match="2 GPUs a run, and 0 are visible"):
+    with pytest.raises(ValueError, match="need 2 GPUs each, but of the 0 visible ones 0 can run"):
         make_slots(2, None)
 
 
