@@ -30,7 +30,9 @@ def run_command(
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
     ray: Annotated[str | None, typer.Option(help="A Ray cluster's address: run there.")] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores of each run on a Ray cluster.")] = 1,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="Cores of each run on a Ray cluster, one if not said.")
+    ] = None,
 ) -> None:
     """Run the variants of experiments, once a seed: finished runs are kept, stopped ones go on."""
     from gsmrl_helpers import run_many

@@ -130,7 +130,7 @@ def run_experiments(
     variants: Iterable[str] | None = None,
     notebook: Path = RUN_NOTEBOOK,
     ray: str | None = None,
-    cpus: int = 1,
+    cpus: int | None = None,
 ) -> list[str]:
     """Run the variants of experiments, once a seed; return what failed.
 
@@ -139,7 +139,7 @@ def run_experiments(
             `plan_runs` and `carry_out`.
         jobs: runs at a time on this machine, see `make_slots`.
         ray: address of a Ray cluster, which takes the runs in place of this machine.
-        cpus: cores of each run on that cluster.
+        cpus: cores of each run on that cluster; None is one.
 
     Raises:
         ValueError: see `plan_runs` and `make_slots`, or Ray is not there; nothing has run then.
@@ -147,21 +147,23 @@ def run_experiments(
     as_list = [None if names is None else list(names) for names in (seeds, variants)]
     runs = plan_runs(experiments, profile, *as_list, runs_dir, overrides, fresh, notebook)
     n_gpus = max((gpus_needed(run.config) for run in runs), default=0)
-    if ray is not None:
-        if jobs is not None:
-            raise ValueError(f"--jobs {jobs}: on a Ray cluster, --cpus says how many runs fit")
-        return carry_out(runs, RayLauncher(ray, n_gpus, cpus), watch(runs), fresh)
-    slots = make_slots(n_gpus, jobs)
-    if len(slots) > 1:
-        _refuse_one_port(runs)
-    return carry_out(runs, LocalLauncher(slots), watch(runs), fresh)
+    if ray is None:
+        if cpus is not None:
+            raise ValueError(f"--cpus {cpus} is for --ray; here, --jobs runs share the cores")
+        slots = make_slots(n_gpus, jobs)
+        _refuse_one_port(runs, at_a_time=len(slots))
+        return carry_out(runs, LocalLauncher(slots), watch(runs), fresh)
+    if jobs is not None:
+        raise ValueError(f"--jobs {jobs}: on a Ray cluster, --cpus says how many runs fit")
+    _refuse_one_port(runs, at_a_time=len(runs))
+    return carry_out(runs, RayLauncher(ray, n_gpus, cpus or 1), watch(runs), fresh)
 
 
-def _refuse_one_port(runs: Sequence[Run]) -> None:
+def _refuse_one_port(runs: Sequence[Run], at_a_time: int) -> None:
     """Two servers cannot listen on one port."""
-    for run in runs:
-        if run.config.engine == "vllm" and run.config.vllm.port is not None:
-            raise ValueError(
-                f"vllm.port={run.config.vllm.port} serves one run at a time: give --jobs 1, or no "
-                "port, and each server takes a free one"
-            )
+    ports = [run.config.vllm.port for run in runs if run.config.engine == "vllm"]
+    if at_a_time > 1 and any(ports):
+        raise ValueError(
+            f"vllm.port={max(filter(None, ports))} serves one run at a time: give --jobs 1, or no "
+            "port, and each server takes a free one"
+        )

@@ -83,18 +83,9 @@ def test_run_passes_its_options_on_and_reports_failures(monkeypatch, failures, c
         return failures
 
     monkeypatch.setattr(run_many, "run_experiments", run_experiments)
-    arguments = [
-        "run",
-        "smoke",
-        "on-policy",
-        "--seeds",
-        "0-1",
-        "--jobs",
-        "2",
-        "--set",
-        "learning_rate=0.5",
-    ]
-    result = runner.invoke(app, [*arguments, "--variants", "a,b", "--fresh"])
+    arguments = ["run", "smoke", "on-policy", "--seeds", "0-1", "--jobs", "2"]
+    settings = ["--set", "learning_rate=0.5", "--variants", "a,b", "--fresh"]
+    result = runner.invoke(app, [*arguments, *settings])
     assert result.exit_code == code
     assert result.stderr == "".join(f"error: {failure}\n" for failure in failures)
     assert seen == {
@@ -106,7 +97,7 @@ def test_run_passes_its_options_on_and_reports_failures(monkeypatch, failures, c
         "fresh": True,
         "variants": ["a", "b"],
         "ray": None,
-        "cpus": 1,
+        "cpus": None,
     }
 
 

@@ -81,6 +81,8 @@ def test_a_mistake_is_said_before_anything_runs(tmp_path: Path) -> None:
         plan_runs(["smoke"], "pocket", overrides={"adam_betas": (0.9, 0.95)}, runs_dir=tmp_path)
     with pytest.raises(ValueError, match="--jobs 2: on a Ray cluster"):
         run_experiments(["smoke"], "pocket", [0], tmp_path, jobs=2, ray="auto")
+    with pytest.raises(ValueError, match="--cpus 2 is for --ray"):
+        run_experiments(["smoke"], "pocket", [0], tmp_path, cpus=2)
     with pytest.raises(ValueError, match=r"vllm.port=8000 serves one run at a time"):
         settings = {"vllm": {"port": 8000}}
         run_experiments(["smoke"], "pocket_vllm", [0], tmp_path, jobs=2, overrides=settings)
