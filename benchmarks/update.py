@@ -32,7 +32,7 @@ from benchmarks.timing import (
     relative_difference,
     seconds_of,
 )
-from benchmarks.worlds import ROWS_AT_ONCE, World, pocket_world
+from benchmarks.worlds import ROWS_AT_ONCE, World, pocket_world, random_world
 from gsmrl_helpers.accumulation import Batch, num_columns
 from gsmrl_helpers.prompt_tree import build_prompt_tree
 
@@ -122,6 +122,30 @@ def padding(batch: Batch) -> dict[str, Value]:
     }
 
 
+def uniform(scale: Scale) -> list[dict[str, Value]]:
+    """An update of answers that all have the full length, and the matrix products in it."""
+    world = random_world(scale, stops=False)
+    model, rollouts = world.trainer.model, world.sample()
+    with counted_tokens(model) as counts:
+        our_step(world, rollouts)()
+    num_responses = int(batch_of(world, rollouts)["response_mask"].sum())
+    contenders = {
+        WHOLE: our_step(world, rollouts),
+        FLOOR: products_alone(model, sum(counts), num_responses),
+    }
+    runs = interleave(contenders, scale.repeats)
+    whole = seconds_of(runs[WHOLE])["median"]
+    return [
+        {
+            "way": name,
+            "seconds": seconds_of(runs[name]),
+            "share of the update": seconds_of(runs[name])["median"] / whole,
+            "tokens through the model": sum(counts),
+        }
+        for name in contenders
+    ]
+
+
 def measure(scale: Scale) -> Report:
     """One row a way, each adding its technique to those before it; a whole update; a floor."""
     report = Report("What each technique buys in the update")
@@ -157,5 +181,5 @@ def measure(scale: Scale) -> Report:
                 else None,
             }
         )
-    report.tables = {"ways": rows, "padding": [size]}
+    report.tables = {"ways": rows, "padding": [size], "uniform": uniform(scale)}
     return report

@@ -27,6 +27,7 @@ GENERATORS: dict[str, str] = {
     "bench-sampler-parts": "gsmrl_helpers.how_fast:sampler_parts_markdown",
     "bench-sampling": "gsmrl_helpers.how_fast:sampling_markdown",
     "bench-step": "gsmrl_helpers.how_fast:step_markdown",
+    "bench-uniform": "gsmrl_helpers.how_fast:uniform_markdown",
     "bench-update-parts": "gsmrl_helpers.how_fast:update_parts_markdown",
 }
 MARKER = re.compile(r"^% generated: *(\S+) *$", re.MULTILINE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from einops import rearrange
 from torch import Tensor
 from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
@@ -46,12 +45,11 @@ def olmo2_block(
         (N, hidden).
     """
     attention = layer.self_attn
-    heads = "n (h d) -> n h d"
-    dim = attention.head_dim
-    query = rearrange(rms_norm(attention.q_norm, attention.q_proj(hidden)), heads, d=dim)
-    key = rearrange(rms_norm(attention.k_norm, attention.k_proj(hidden)), heads, d=dim)
-    value = rearrange(attention.v_proj(hidden), heads, d=dim)
+    heads = -1, attention.head_dim  # not einops, whose own work is felt once a layer and token
+    query = rms_norm(attention.q_norm, attention.q_proj(hidden)).unflatten(-1, heads)
+    key = rms_norm(attention.k_norm, attention.k_proj(hidden)).unflatten(-1, heads)
+    value = attention.v_proj(hidden).unflatten(-1, heads)
     attended = attend(rotate(query, *query_angles), rotate(key, *key_angles), value)
-    attended = attention.o_proj(rearrange(attended, "n h d -> n (h d)"))
+    attended = attention.o_proj(attended.flatten(-2))
     hidden = hidden + rms_norm(layer.post_attention_layernorm, attended)
     return hidden + rms_norm(layer.post_feedforward_layernorm, layer.mlp(hidden))

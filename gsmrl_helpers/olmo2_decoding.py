@@ -98,7 +98,8 @@ class OwnStates:
     def __init__(self, keys: list[Tensor], num_rows: int, max_new_tokens: int) -> None:
         _, kv_heads, _, head_dim = keys[0].shape
         places = max(max_new_tokens, self.fewest)
-        self.memory = keys[0].new_zeros(len(keys), 2, kv_heads, num_rows, places, head_dim)
+        self.memory = keys[0].new_empty(len(keys), 2, kv_heads, num_rows, places, head_dim)
+        self.memory[:, :, :, :, : self.fewest] = 0.0  # masked, and NaN would show through
         self.length = 0
 
     def open_place(self) -> None:
@@ -186,11 +187,10 @@ class Olmo2Decoder(HuggingFaceDecoder):
 
         One softmax over all of it, as if each row had the whole; for the rest see `olmo2_block`.
         """
-        own_keys, own_values = self.own.update(
-            index, *(rearrange(states, "r kv d -> kv r d") for states in (key, value))
-        )
+        own_keys, own_values = self.own.update(index, key.transpose(0, 1), value.transpose(0, 1))
         # Heads that share keys (grouped-query attention) stand side by side as g.
-        query = rearrange(query * scaling, "r (kv g) d -> kv r g d", kv=len(own_keys)).contiguous()
+        query = (query * scaling).unflatten(1, (len(own_keys), -1))  # (r, kv, g, d)
+        query = query.transpose(0, 1).contiguous()
         scores = [part.matmul(query, part.keys[index]) for part in self.shared]
         scores.append(query @ own_keys.mT)
         if self.own.bias is not None:
@@ -203,4 +203,4 @@ class Olmo2Decoder(HuggingFaceDecoder):
         attended = own_weights @ own_values
         for part, part_weights in zip(self.shared, weights, strict=True):
             attended += part.matmul(part_weights, part.values[index])
-        return rearrange(attended, "kv r g d -> r (kv g) d")
+        return attended.transpose(0, 1).flatten(1, 2)  # (r, heads, d)

@@ -398,7 +398,7 @@ means.round(3)
 # %% tags=["check", "claim:W6"]
 expected_format = {0: 0.51, 100: 1.00}
 expected_right = {0: 0.09, 100: 0.03}
-expected_right_full = {0: 0.09, 100: 0.62}
+expected_right_full = {0: 0.09, 100: 0.61}
 for row, expected in [
     (("format only", "format"), expected_format),
     (("format only", "answer"), expected_right),
@@ -410,7 +410,7 @@ by_seed = at_ends("format only", "answer")
 assert len(by_seed) == 4 and (by_seed[100] < by_seed[0]).all()
 
 # %% [markdown]
-# For some thirty steps accuracy rose, from .09 to .14, since more of the answers could be read at
+# For some thirty steps accuracy rose, from .09 to .13, since more of the answers could be read at
 # all. Then it went down, for every seed. The reason can be read in the answers, before and
 # after. Working takes tokens, and each of them is a chance to miss the format;
 # an answer that skips it is in format more surely.
@@ -418,7 +418,7 @@ assert len(by_seed) == 4 and (by_seed[100] < by_seed[0]).all()
 # %% tags=["check"]
 answered = runs["format only"].query("metric == 'curve_mean_answer_reward'")
 by_step = answered.groupby("step")["value"].mean()
-assert abs(by_step.max() - 0.14) < 0.005 and by_step.idxmax() == 30
+assert abs(by_step.max() - 0.13) < 0.005 and by_step.idxmax() == 30
 
 # %%
 hacked_answers = read_answers("format-only")

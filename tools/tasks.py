@@ -148,13 +148,11 @@ def matrix_stages() -> list[Stage]:
 def record_stages() -> list[Stage]:
     """Return what makes every record again but the benches, for which the machine must be idle."""
     hour = 60 * 60
-    train, *_ = book_stages(fresh=True)
     stages = [
         Stage("results", gsmrl("record", "all", "--jobs", "2", "--fresh"), 3 * hour),
         Stage("grader", python("tools/measure_grader.py"), hour),
         Stage("fuzz", python("tools/fuzz_grader.py"), hour),
-        train,
-        Stage("page", gsmrl("book", "record", RUN_FOLDER), 60),
+        Stage("page", gsmrl("book", "record", RUN_FOLDER), 60),  # of a run that "results" made
     ]
     if (VLLM_VENV / ".installed").exists():
         stages.append(Stage("vllm", python("tools/record_vllm.py"), hour))
