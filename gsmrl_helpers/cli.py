@@ -16,9 +16,10 @@ import typer
 from gsmrl_helpers.command_reports import PROFILE_HELP, report, say_errors
 from gsmrl_helpers.grade_command import grade_command
 from gsmrl_helpers.notebook_commands import notebooks_app
-from gsmrl_helpers.paths import BUILD_DIR, RUNS_DIR, relative_to_root
+from gsmrl_helpers.paths import BUILD_DIR, relative_to_root
 from gsmrl_helpers.plan_command import plan_command
 from gsmrl_helpers.preflight_command import preflight_command
+from gsmrl_helpers.run_command import run_command
 
 app = typer.Typer(
     help="GSM8K RL: run experiments, import data, check notebooks, build the book.",
@@ -74,41 +75,7 @@ def parse_overrides(settings: list[str]) -> dict[str, Any]:
     return overrides
 
 
-@app.command()
-@say_errors
-def run(
-    experiment: Annotated[str, typer.Argument(help="The experiment's name, such as on-policy.")],
-    profile: Annotated[str, typer.Option(help=PROFILE_HELP)] = "pocket",
-    seeds: Annotated[str, typer.Option(help="0, or 0,1,5, or 0-3.")] = "0",
-    variants: Annotated[str | None, typer.Option(help="Some of them, as in grpo,rft.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = RUNS_DIR,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished ones again.")] = False,
-) -> None:
-    """Run an experiment's variants, once a seed; a run that is finished is kept."""
-    from gsmrl_helpers import runs
-
-    try:
-        failures = runs.run_experiment(
-            experiment,
-            profile,
-            parse_seeds(seeds),
-            runs_dir,
-            jobs=jobs,
-            overrides=parse_overrides(settings or []),
-            fresh=fresh,
-            variants=variants.split(",") if variants else None,
-        )
-    except KeyboardInterrupt as interrupt:
-        typer.echo("interrupted: the same command goes on from the last checkpoint", err=True)
-        raise typer.Exit(130) from interrupt
-    for failure in failures:
-        typer.echo(f"error: {failure}", err=True)
-    if failures:
-        raise typer.Exit(1)
-
-
+app.command("run")(say_errors(run_command))
 app.command("plan")(say_errors(plan_command))
 app.command("preflight")(say_errors(preflight_command))
 app.command("grade")(say_errors(grade_command))

@@ -51,6 +51,40 @@ EXPERIMENTS: dict[str, dict[str, Settings]] = {
 }
 
 
+# What would be the same run a second time: (experiment, variant) -> the one whose run it takes.
+SHARED_RUNS = {("learning-rate", "x1"): ("on-policy", "standard")}
+
+# Seeds 0, 1, ... of an experiment, at pocket scale and at full scale.
+N_SEEDS = 4, 4
+N_SEEDS_OF = {"smoke": (1, 1), "signal": (2, 2)}
+
+
+def default_seeds(experiment: str, profile: str) -> list[int]:
+    """The seeds that the catalogue asks for at a profile's scale."""
+    at_pocket, at_full = N_SEEDS_OF.get(experiment, N_SEEDS)
+    return list(range(at_pocket if is_pocket(profile) else at_full))
+
+
+def real_experiments(profile: str) -> list[str]:
+    """What `gsmrl run all` runs: no smoke test, and nothing that needs another scale's problems."""
+    real = [name for name in EXPERIMENTS if name != "smoke"]
+    return [name for name in real if is_pocket(profile) or not _needs_pocket(name)]
+
+
+def is_pocket(profile: str) -> bool:
+    """Whether a profile's problems are the generated ones."""
+    return read_profile(profile)["problems"] == "pocket"
+
+
+def _needs_pocket(experiment: str) -> bool:
+    return any("difficulty" in settings for settings in EXPERIMENTS[experiment].values())
+
+
+def shared_run(experiment: str, variant: str) -> tuple[str, str]:
+    """The experiment and variant as which a run is run, once for all that show it."""
+    return SHARED_RUNS.get((experiment, variant), (experiment, variant))
+
+
 def variants_of(experiment: str) -> dict[str, Settings]:
     """The variants of an experiment; an unknown name is a ValueError that lists the known ones."""
     if experiment not in EXPERIMENTS:

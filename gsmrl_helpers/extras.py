@@ -11,6 +11,7 @@ EXTRAS = {
     "flash_attn": "gpu",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
+    "ray": "ray",
 }
 
 

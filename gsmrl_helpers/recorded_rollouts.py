@@ -23,20 +23,30 @@ def rollouts_path(recording: Path) -> Path:
     return recording.with_suffix(".rollouts.parquet")
 
 
-def save_answers(run_dirs: Iterable[Path], path: Path, n: int = N_ANSWERS) -> pd.DataFrame:
+def save_answers(
+    run_dirs: Iterable[Path],
+    path: Path,
+    n: int = N_ANSWERS,
+    variants: Iterable[str] | None = None,
+) -> pd.DataFrame:
     """Write the first n validation answers at the first and the last step of each run.
+
+    Args:
+        run_dirs, path, variants: see `records.save_results`.
+        n: answers of each.
 
     Returns:
         variant, seed, step, question, gold, response and the three rewards, one row an answer.
     """
     run_dirs = list(run_dirs)
     manifests = [read_manifest(run_dir) for run_dir in run_dirs]
+    names = variants or [manifest["config"]["variant"] for manifest in manifests]
     tables = []
-    for run_dir, manifest in zip(run_dirs, manifests, strict=True):
+    for run_dir, manifest, name in zip(run_dirs, manifests, names, strict=True):
         config = manifest["config"]
         for step in (0, config["n_grpo_steps"]):
             answers = read_rollouts(run_dir, SPLIT, step)[COLUMNS].head(n)
-            tables.append(answers.assign(variant=config["variant"], seed=config["seed"], step=step))
+            tables.append(answers.assign(variant=name, seed=config["seed"], step=step))
     table = pd.concat(tables, ignore_index=True)[["variant", "seed", "step", *COLUMNS]]
     write_results(table, path, {"split": SPLIT, "answers": n, "runs": manifests})
     return table

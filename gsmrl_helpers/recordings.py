@@ -35,7 +35,8 @@ from gsmrl_helpers.records import (
     save_results,
     write_results,
 )
-from gsmrl_helpers.runs import run_experiment, run_folder
+from gsmrl_helpers.run_many import run_experiments
+from gsmrl_helpers.runs import run_folder
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems, policy_location
 
@@ -78,15 +79,16 @@ def record_runs(
     was broken off loses little; `fresh` sets them aside and runs all of them again.
     """
     variants = variants or tuple(variants_of(experiment))
-    if failures := run_experiment(
-        experiment, profile, seeds, jobs=jobs, fresh=fresh, variants=variants
+    if failures := run_experiments(
+        [experiment], profile, seeds, jobs=jobs, fresh=fresh, variants=variants
     ):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
-    runs = product(variants, seeds)
+    runs = list(product(variants, seeds))
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
-    save_results(folders, path)
+    names = [variant for variant, _ in runs]
+    save_results(folders, path, names)
     if answers:
-        save_answers(folders, rollouts_path(path))
+        save_answers(folders, rollouts_path(path), variants=names)
 
 
 def record_evaluations(

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 
-from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.paths import ROOT
-from gsmrl_helpers.world import choose_attention
+
+if TYPE_CHECKING:
+    from gsmrl_helpers.config import RunConfig
 
 MANIFEST, METRICS, ROLLOUTS = "manifest.json", "metrics.jsonl", "rollouts"
 LONG_COLUMNS = ["variant", "seed", "step", "metric", "value"]
@@ -119,6 +119,10 @@ def _git(*arguments: str) -> str:
 
 def make_manifest(config: RunConfig, policy_sha: str, command: str) -> dict[str, Any]:
     """Everything needed to run it again and to judge whether the same numbers can be expected."""
+    import torch  # here, so that who only reads records need not wait for torch and transformers
+
+    from gsmrl_helpers.world import choose_attention
+
     return {
         "status": "running",
         "command": command,
@@ -164,6 +168,8 @@ def open_run(run_dir: Path, config: RunConfig, policy_sha: str, command: str) ->
 
 def stored_config(manifest: Mapping[str, Any]) -> Row:
     """A manifest's settings, with the defaults of those that did not exist when it was written."""
+    from gsmrl_helpers.config import RunConfig
+
     fields = RunConfig.model_fields.items()
     defaults = {name: field.default for name, field in fields if not field.is_required()}
     return {**defaults, **manifest["config"]}
@@ -230,8 +236,16 @@ def long_table(run_dir: Path) -> pd.DataFrame:
     return table.astype({"seed": "int64", "step": "int64", "value": "float64"})
 
 
-def save_results(run_dirs: Iterable[Path], path: Path) -> pd.DataFrame:
+def save_results(
+    run_dirs: Iterable[Path], path: Path, variants: Iterable[str] | None = None
+) -> pd.DataFrame:
     """Collect finished runs in one parquet file, their manifests beside it.
+
+    Args:
+        run_dirs: the runs' folders.
+        path: the file, in place of one that is there.
+        variants: what each run's variant is called there, which is another name than the run's own
+            where two experiments share it; None is the runs' own.
 
     Raises:
         RunFolderError: a run is not finished, or two are of the same variant and seed.
@@ -241,7 +255,12 @@ def save_results(run_dirs: Iterable[Path], path: Path) -> pd.DataFrame:
     for run_dir, manifest in zip(run_dirs, manifests, strict=True):
         if manifest["status"] != "finished":
             raise RunFolderError(f"{run_dir} is {manifest['status']}, not finished")
-    table = pd.concat([long_table(run_dir) for run_dir in run_dirs], ignore_index=True)
+    names = variants or [manifest["config"]["variant"] for manifest in manifests]
+    tables = [
+        long_table(run_dir).assign(variant=name)
+        for run_dir, name in zip(run_dirs, names, strict=True)
+    ]
+    table = pd.concat(tables, ignore_index=True)
     if table.duplicated(["variant", "seed", "step", "metric"]).any():
         raise RunFolderError(f"two of these runs have the same variant and seed: {run_dirs}")
     write_results(table, path, {"runs": manifests})

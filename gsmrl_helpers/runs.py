@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +19,6 @@ from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
-from gsmrl_helpers.experiments import experiment_config, variants_of
 from gsmrl_helpers.notebooks import (
     QUIET_KERNEL,
     NotebookError,
@@ -33,18 +28,15 @@ from gsmrl_helpers.notebooks import (
     write_notebook,
 )
 from gsmrl_helpers.paths import NOTEBOOKS_DIR, ROOT, RUNS_DIR, relative_to_root
-from gsmrl_helpers.progress import follow_progress
-from gsmrl_helpers.records import (
-    MANIFEST,
-    RunFolderError,
-    lock_run,
-    read_manifest,
-    stored_config,
-)
+from gsmrl_helpers.records import MANIFEST, RunFolderError, lock_run
+from gsmrl_helpers.run_outputs import EXECUTED_NAME, STAMP, is_finished, reopen
 
 RUN_NOTEBOOK = NOTEBOOKS_DIR / "13_run_grpo.ipynb"
-EXECUTED_NAME = "run.ipynb"
 SHOWN_LINES = 20  # of a failed cell's message: a server that does not start ends it with its log
+# said to the kernel as it starts; as an expression, it leaves no name in the notebook
+END_WITH_PARENT = (
+    "--IPKernelApp.exec_lines=__import__('gsmrl_helpers.orphans').orphans.end_with_parent({parent})"
+)
 SCALARS = (bool, int, float, str, type(None))
 
 
@@ -129,14 +121,23 @@ def launch_notebook(
                 dict(parameters),
                 kernel_name="python3",
                 progress_bar=False,
-                extra_arguments=QUIET_KERNEL,
+                extra_arguments=[*QUIET_KERNEL, END_WITH_PARENT.format(parent=os.getpid())],
                 cwd=str(ROOT),
             )
     except Exception as error:  # a failed cell, a dead kernel, a time-out: all end the run
+        _remove_stamp(output_path)
         raise RunFailedError(f"{notebook.name} failed: {_reason(error)}") from error
     stamp_executed(executed)
     write_notebook(executed, output_path)
     return executed
+
+
+def _remove_stamp(executed: Path) -> None:
+    """Remove the stamp that papermill has copied from the notebook: not all cells have run."""
+    if executed.is_file():
+        notebook = read_notebook(executed)
+        notebook.metadata.get("gsmrl", {}).pop(STAMP, None)
+        write_notebook(notebook, executed)
 
 
 def _reason(error: Exception) -> str:
@@ -168,19 +169,28 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# --- experiments: one run a seed ----------------------------------------------------------------
+# --- one run of an experiment -------------------------------------------------------------------
 
 
 def run_folder(
     experiment: str, profile: str, variant: str, seed: int, runs_dir: Path = RUNS_DIR
 ) -> Path:
-    """Return the folder of one run: `runs/<profile>/<experiment>/<variant>/seed-<k>`."""
+    """Return the folder of one run: `runs/<profile>/<experiment>/<variant>/seed-<k>`.
+
+    A run that two experiments share has the folder of the first one.
+    """
+    from gsmrl_helpers.experiments import shared_run  # brings torch, which a run's process need not
+
+    experiment, variant = shared_run(experiment, variant)
     return runs_dir / profile / experiment / variant / f"seed-{seed}"
 
 
-def is_finished(folder: Path) -> bool:
-    """Say whether the manifest of this folder calls its run finished."""
-    return (folder / MANIFEST).is_file() and read_manifest(folder)["status"] == "finished"
+def running_notebook(folder: Path) -> Path:
+    """Where the notebook of a run lies while it runs.
+
+    The loop refuses a folder with files of no run, so the notebook moves in when it has ended.
+    """
+    return folder.with_name(f"{folder.name}.running.ipynb")
 
 
 def set_aside(folder: Path) -> Path:
@@ -191,19 +201,28 @@ def set_aside(folder: Path) -> Path:
     return folder.rename(aside)
 
 
+def clear(folder: Path, fresh: bool) -> str | None:
+    """Set aside what may not stay in the folder of a run that starts or goes on; say what was.
+
+    Raises:
+        RunFolderError: another process is running into it.
+    """
+    with lock_run(folder, "launch.lock"), lock_run(folder):
+        goes_on = (folder / MANIFEST).is_file() and not fresh
+        if goes_on or not folder.exists() or not any(folder.iterdir()):
+            return None
+        return f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}"
+
+
 def run_seed(folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_NOTEBOOK) -> Path:
     """Launch one run into its folder and return the executed notebook, kept beside the metrics.
 
     Raises:
         RunFailedError: a cell failed; the executed notebook is kept all the same.
     """
-    # The loop refuses a folder with files of no run, so the notebook moves in when it has ended.
-    running = folder.with_name(f"{folder.name}.running.ipynb")
+    running = running_notebook(folder)
     try:
-        with follow_progress(folder):
-            launch_notebook(
-                notebook, running, {**parameters, "output_dir": relative_to_root(folder)}
-            )
+        launch_notebook(notebook, running, {**parameters, "output_dir": relative_to_root(folder)})
     finally:
         # where `train` was called by hand meanwhile, the folder is no longer this run's
         with suppress(RunFolderError), lock_run(folder):
@@ -213,101 +232,17 @@ def run_seed(folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_N
     return folder / EXECUTED_NAME
 
 
-def run_experiment(
-    experiment: str,
-    profile: str,
-    seeds: Iterable[int],
-    runs_dir: Path = RUNS_DIR,
-    jobs: int = 1,
-    overrides: Mapping[str, Any] | None = None,
-    fresh: bool = False,
-    variants: Iterable[str] | None = None,
-    notebook: Path = RUN_NOTEBOOK,
-) -> list[str]:
-    """Run an experiment's variants (all of them by default), once a seed; return what failed.
-
-    A finished run is left as it is unless `fresh`, which sets it aside; one that was stopped goes
-    on from its last checkpoint. One that another process is at has failed, and nothing of it is
-    touched. `jobs` runs at a time share the cores.
-
-    Raises:
-        ValueError: an unknown experiment, profile, variant or setting; nothing has run then.
-    """
-    names = list(variants_of(experiment) if variants is None else variants)
-    seeds = list(seeds)
-    if len(set(names)) < len(names) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"a variant or seed is named twice: {names}, {seeds}")
-    waiting: list[tuple[Path, dict[str, Any]]] = []
-    for variant, seed in product(names, seeds):
-        parameters = {"profile": profile, "experiment": experiment, "variant": variant}
-        parameters |= {"seed": seed, "overrides": dict(overrides or {})}
-        config = experiment_config(**parameters)
-        folder = run_folder(experiment, profile, variant, seed, runs_dir)
-        if not fresh:
-            _refuse_other_settings(folder, config.model_dump(mode="json"))
-        waiting.append((folder, parameters))
-    due = [(*job, notebook, fresh) for job in waiting if _is_due(job[0], fresh)]
-    return _run_all(due, jobs)
-
-
-def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
-    if not (folder / MANIFEST).is_file():
-        return
-    there = stored_config(read_manifest(folder))
-    if differing := sorted(key for key in config if config[key] != there.get(key)):
-        raise ValueError(
-            f"{relative_to_root(folder)} holds a run with other settings ({', '.join(differing)}): "
-            "--fresh (or FRESH=1 make book) sets it aside, --runs-dir keeps both"
-        )
-
-
-def _is_due(folder: Path, fresh: bool) -> bool:
-    """Say whether to run into this folder."""
-    if is_finished(folder) and not fresh:
-        print(f"{relative_to_root(folder)} is finished: kept (--fresh runs it again)")
-        return False
-    return True
-
-
-def _clear(folder: Path, fresh: bool) -> None:
-    """Set aside what may not stay in the folder of a run that starts or goes on."""
-    goes_on = (folder / MANIFEST).is_file() and not fresh
-    if folder.exists() and any(folder.iterdir()) and not goes_on:
-        print(f"{relative_to_root(folder)}: what was there is now {set_aside(folder).name}")
-
-
-def _run_all(due: list[tuple[Path, dict[str, Any], Path, bool]], jobs: int) -> list[str]:
-    if jobs == 1:
-        return [failure for job in due if (failure := _run_one(*job))]
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    failures: list[str | None] = []
-    # papermill changes the working directory of its process: parallel runs need one each
-    with (
-        _environment(OMP_NUM_THREADS=threads),
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
-    ):
-        futures = [pool.submit(_run_one, *job) for job in due]
-        for (folder, *_), future in zip(due, futures, strict=True):
-            try:
-                failures.append(future.result())
-            except BrokenProcessPool as error:  # one was killed: the pool ends all of them
-                failures.append(f"{relative_to_root(folder)}: {error}")
-    return [failure for failure in failures if failure]
-
-
-def _run_one(
-    folder: Path, parameters: Mapping[str, Any], notebook: Path, fresh: bool
+def run_one(
+    folder: Path, parameters: Mapping[str, Any], notebook: Path = RUN_NOTEBOOK
 ) -> str | None:
-    """Run into a folder that nobody else is at; return what failed."""
+    """Run into a folder that nobody else is at, or go on there; return what failed."""
     try:
         # Held until the notebook has moved in. The notebook takes the run's own lock itself.
         with lock_run(folder, "launch.lock"):
             with lock_run(folder):
-                if not _is_due(folder, fresh):  # it was finished elsewhere while this one waited
-                    return None
-                _clear(folder, fresh)
-            print(f"{relative_to_root(folder)}: running", flush=True)
-            run_seed(folder, parameters, notebook)
+                reopen(folder)
+            if not is_finished(folder):  # else it was finished elsewhere while this one waited
+                run_seed(folder, parameters, notebook)
     except RunFolderError as error:
         return str(error)
     except NotebookError as error:

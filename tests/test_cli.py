@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from gsmrl_helpers import runs
+from gsmrl_helpers import run_many
 from gsmrl_helpers.cli import app, parse_overrides, parse_seeds
 from gsmrl_helpers.options import profile_names
 
@@ -78,23 +78,26 @@ def test_a_user_s_mistake_is_one_line_and_exit_code_2(arguments, said, tmp_path)
 def test_run_passes_its_options_on_and_reports_failures(monkeypatch, failures, code):
     seen = {}
 
-    def run_experiment(experiment, profile, seeds, runs_dir, **options):
-        seen.update(experiment=experiment, profile=profile, seeds=seeds, **options)
+    def run_experiments(experiments, profile, seeds, runs_dir, **options):
+        seen.update(experiments=experiments, profile=profile, seeds=seeds, **options)
         return failures
 
-    monkeypatch.setattr(runs, "run_experiment", run_experiment)
-    arguments = ["run", "smoke", "--seeds", "0-1", "--jobs", "2", "--set", "learning_rate=0.5"]
-    result = runner.invoke(app, [*arguments, "--variants", "a,b", "--fresh"])
+    monkeypatch.setattr(run_many, "run_experiments", run_experiments)
+    arguments = ["run", "smoke", "on-policy", "--seeds", "0-1", "--jobs", "2"]
+    settings = ["--set", "learning_rate=0.5", "--variants", "a,b", "--fresh"]
+    result = runner.invoke(app, [*arguments, *settings])
     assert result.exit_code == code
     assert result.stderr == "".join(f"error: {failure}\n" for failure in failures)
     assert seen == {
-        "experiment": "smoke",
+        "experiments": ["smoke", "on-policy"],
         "profile": "pocket",
         "seeds": [0, 1],
         "jobs": 2,
         "overrides": {"learning_rate": 0.5},
         "fresh": True,
         "variants": ["a", "b"],
+        "ray": None,
+        "cpus": None,
     }
 
 
@@ -109,7 +112,7 @@ def test_an_interrupted_run_says_how_it_goes_on(monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gsmrl_helpers.runs.run_experiment", interrupted)
+    monkeypatch.setattr("gsmrl_helpers.run_many.run_experiments", interrupted)
     result = runner.invoke(app, ["run", "on-policy"])
     assert result.exit_code == 130
     assert result.output == "interrupted: the same command goes on from the last checkpoint\n"

@@ -128,6 +128,8 @@ def test_results_are_collected_with_their_manifests(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(stored, table, check_dtype=False)
     manifest = json.loads((tmp_path / "results" / "on-policy.manifest.json").read_text())
     assert [run["config"]["seed"] for run in manifest["runs"]] == [0, 1]
+    renamed = save_results(runs, tmp_path / "rates.parquet", ["x1", "x1"])  # a shared run's names
+    assert set(renamed["variant"]) == {"x1"} and renamed["value"].equals(table["value"])
     with pytest.raises(RunFolderError, match="same variant and seed"):
         save_results([runs[0], runs[0]], tmp_path / "twice.parquet")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-import subprocess
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,51 +13,24 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from gsmrl_helpers.experiments import experiment_config
-from gsmrl_helpers.notebooks import code_digest, read_notebook
+from gsmrl_helpers.notebooks import (
+    code_digest,
+    read_notebook,
+    stamp_executed,
+    write_notebook,
+)
 from gsmrl_helpers.paths import ROOT
-from gsmrl_helpers.progress import validation_accuracies
-from gsmrl_helpers.records import MANIFEST, lock_run
 from gsmrl_helpers.runs import (
     ParameterError,
     RunFailedError,
     check_parameters,
     declared_parameters,
-    is_finished,
     launch_notebook,
-    run_experiment,
-    run_folder,
 )
-
-PARAMETERS = (
-    'profile = "pocket"\nexperiment = "smoke"\nvariant = "standard"\nseed = 0\n'
-    'output_dir = ""\noverrides: dict = {}'
-)
-# what the run notebook does, in three lines: a folder with a manifest that says how it ended
-SMALL_RUN = """
-import json, pathlib
-folder = pathlib.Path(output_dir)
-folder.mkdir(parents=True, exist_ok=True)
-config = {**CONFIG, "seed": seed, **overrides}
-manifest = {"status": "running", "config": config, "files": len(list(folder.iterdir()))}
-(folder / "manifest.json").write_text(json.dumps(manifest))
-row = {"step": 0, "curve_mean_answer_reward": 0.25}
-(folder / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
-assert not pathlib.Path(FAILS).exists(), "made to fail"
-(folder / "manifest.json").write_text(json.dumps({**manifest, "status": "finished"}))
-"""
 
 
 class Level(enum.IntEnum):
     LOW = 1
-
-
-@pytest.fixture
-def run_notebook(make_notebook, tmp_path):
-    """A notebook that leaves what the run notebook leaves, and fails where `fails` exists."""
-    config = experiment_config("smoke").model_dump(mode="json")
-    constants = f"CONFIG = {config!r}\nFAILS = {str(tmp_path / 'fails')!r}\n"
-    return make_notebook([(PARAMETERS, ["parameters"]), (constants + SMALL_RUN, [])])
 
 
 def test_declared_parameters_are_the_names_the_tagged_cell_assigns(run_notebook):
@@ -165,167 +136,24 @@ def test_a_killed_kernel_is_told(make_notebook, tmp_path):
         launch_notebook(notebook, tmp_path / "run.ipynb", {})
 
 
-def test_an_experiment_has_a_folder_a_seed_and_keeps_what_is_finished(
-    run_notebook, tmp_path, capsys
-):
-    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-4"
-    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
-    assert {path.name for path in folder.iterdir()} == {
-        "manifest.json",
-        "metrics.jsonl",
-        "run.ipynb",
-    }
-    assert is_finished(folder)
-    assert "step 0: validation accuracy 0.250" in capsys.readouterr().out
-
-    before = (folder / "run.ipynb").stat().st_mtime_ns
-    assert run_experiment("smoke", "pocket", [4], tmp_path, notebook=run_notebook) == []
-    assert (folder / "run.ipynb").stat().st_mtime_ns == before
-    assert "is finished: kept" in capsys.readouterr().out
-
-    assert run_experiment("smoke", "pocket", [4], tmp_path, fresh=True, notebook=run_notebook) == []
-    assert is_finished(folder) and is_finished(folder.with_name("seed-4.aside-1"))
+def test_a_failed_notebook_has_no_stamp_of_what_has_run(make_notebook, tmp_path):
+    notebook = make_notebook([("a = 1", ["parameters"]), ("1 / 0", [])])
+    stamped = read_notebook(notebook)
+    stamp_executed(stamped)
+    write_notebook(stamped, notebook)
+    with pytest.raises(RunFailedError):
+        launch_notebook(notebook, tmp_path / "run.ipynb", {})
+    assert "executed_sha256" not in read_notebook(tmp_path / "run.ipynb").metadata.gsmrl
 
 
-def test_a_failed_run_is_reported_kept_and_can_go_on(run_notebook, tmp_path):
-    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
-    (tmp_path / "fails").touch()
-    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
-    assert "made to fail" in failure and "run.ipynb" in failure
-    assert (folder / "run.ipynb").is_file() and not is_finished(folder)
-
-    (tmp_path / "fails").unlink()
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    # it went on in the same folder, with the three files that the first try had left in it
-    assert json.loads((folder / MANIFEST).read_text())["files"] == 3
-    assert is_finished(folder)
-
-
-def test_other_settings_are_refused_in_the_folder_of_a_run(run_notebook, tmp_path):
-    other = {"learning_rate": 0.5}
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    with pytest.raises(ValueError, match=r"other settings \(learning_rate\): --fresh"):
-        run_experiment("smoke", "pocket", [0], tmp_path, overrides=other, notebook=run_notebook)
-    # a mistake in any of the runs is said before the first one starts
-    with pytest.raises(ValueError, match="learning_rat"):
-        run_experiment("smoke", "pocket", [1], tmp_path, overrides={"learning_rat": 1})
-    assert not run_folder("smoke", "pocket", "standard", 1, tmp_path).exists()
-
-
-def test_a_variant_or_seed_named_twice_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="named twice"):
-        run_experiment("smoke", "pocket", [0], tmp_path, variants=["standard", "standard"])
-    with pytest.raises(ValueError, match="named twice"):
-        run_experiment("smoke", "pocket", [1, 1], tmp_path)
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_folder_without_a_manifest_is_set_aside(run_notebook, tmp_path):
-    folder = tmp_path / "pocket" / "smoke" / "standard" / "seed-0"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("mine")
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    assert (folder.with_name("seed-0.aside-1") / "notes.txt").read_text() == "mine"
-    assert not (folder / "notes.txt").exists()
-
-
-@contextmanager
-def locked_elsewhere(lock: Path) -> Iterator[None]:
-    """Another process that holds this lock."""
-    code = (
-        "import sys\nfrom filelock import FileLock\n"
-        "lock = FileLock(sys.argv[1])\nlock.acquire(blocking=False)\n"
-        "print('held', flush=True)\nsys.stdin.read()"
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel itself looks each second")
+def test_a_kernel_is_killed_when_what_launched_it_ends(make_notebook, tmp_path):
+    get_signal = (
+        "import ctypes\nsignal = ctypes.c_int()\nPR_GET_PDEATHSIG = 2\n"
+        "ctypes.CDLL(None).prctl(PR_GET_PDEATHSIG, ctypes.byref(signal))\nsignal.value"
     )
-    command, pipe = [sys.executable, "-c", code, str(lock)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        yield
-        process.stdin.close()
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """The files under a folder and what is in them, locks left out."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
-    return {str(path.relative_to(folder)): path.read_text() for path in files}
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("name", ["lock", "launch.lock"])
-def test_a_run_that_is_going_on_is_refused_and_nothing_of_it_is_touched(
-    run_notebook, tmp_path, capsys, name, fresh
-):
-    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
-    folder.mkdir(parents=True)
-    config = experiment_config("smoke").model_dump(mode="json")
-    (folder / MANIFEST).write_text(json.dumps({"status": "running", "config": config}))
-    (folder / "run.ipynb").write_text("of the first try")
-    folder.with_name("seed-0.running.ipynb").write_text("of the live run")
-    before = contents(tmp_path)
-    with locked_elsewhere(folder.with_name(f"seed-0.{name}")):
-        (failure,) = run_experiment(
-            "smoke", "pocket", [0], tmp_path, fresh=fresh, notebook=run_notebook
-        )
-    assert failure == f"another process is running into {folder}; wait for it"
-    assert contents(tmp_path) == before and capsys.readouterr().out == ""
-
-
-def test_a_launch_keeps_others_out_but_not_its_own_notebook(run_notebook, tmp_path, monkeypatch):
-    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
-    launched = []
-
-    def launch(*_: object) -> None:
-        with lock_run(folder):  # as the notebook does
-            (other,) = run_experiment("smoke", "pocket", [0], tmp_path, fresh=True)
-            launched.append(other)
-
-    monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
-    assert run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook) == []
-    assert launched == [f"another process is running into {folder}; wait for it"]
-
-
-def test_the_notebook_of_a_run_that_lost_its_folder_stays_outside(
-    run_notebook, tmp_path, monkeypatch
-):
-    folder = run_folder("smoke", "pocket", "standard", 0, tmp_path)
-
-    def launch(_notebook: Path, output: Path, _parameters: object) -> None:
-        output.write_text("refused")
-        held = lock_run(folder)  # `train`, called by hand in between
-        held.__enter__()
-        locks.append(held)
-        raise RunFailedError("refused")
-
-    locks: list = []
-    monkeypatch.setattr("gsmrl_helpers.runs.launch_notebook", launch)
-    (failure,) = run_experiment("smoke", "pocket", [0], tmp_path, notebook=run_notebook)
-    locks.pop().__exit__(None, None, None)
-    assert failure.startswith("refused")
-    assert not folder.exists() and folder.with_name("seed-0.running.ipynb").is_file()
-
-
-@pytest.mark.slow
-def test_seeds_run_side_by_side(run_notebook, tmp_path):
-    assert run_experiment("smoke", "pocket", [0, 1], tmp_path, jobs=2, notebook=run_notebook) == []
-    manifests = [
-        json.loads(
-            (run_folder("smoke", "pocket", "standard", seed, tmp_path) / MANIFEST).read_text()
-        )
-        for seed in (0, 1)
-    ]
-    assert [(m["config"]["seed"], m["status"]) for m in manifests] == [
-        (0, "finished"),
-        (1, "finished"),
-    ]
-
-
-def test_a_half_written_row_and_a_missing_value_are_no_accuracy(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 0, "curve_mean_answer_reward": 0.1}\n'
-        '{"step": 1, "loss": 0.5}\n'
-        '{"step": 2, "curve_mean_answer_reward": null}\n'
-        '{"step": 10, "curve_mean_answer_reward": 0.3}\n'
-        '{"step": 20, "curve_mean_ans'
-    )
-    assert validation_accuracies(tmp_path) == {0: 0.1, 10: 0.3}
-    assert validation_accuracies(tmp_path / "none") == {}
+    names = "[name for name in dir() if 'parent' in name]"
+    notebook = make_notebook([("a = 1", ["parameters"]), (get_signal, []), (names, [])])
+    executed = launch_notebook(notebook, tmp_path / "run.ipynb", {})
+    shown = [cell.outputs[0].data["text/plain"] for cell in executed.cells[-2:]]
+    assert shown == [str(int(signal.SIGKILL)), "[]"]
