@@ -6,6 +6,7 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from benchmarks.gradients import plain_gradient
@@ -53,9 +54,18 @@ def our_step(world: World, rollouts: Rollouts | None = None) -> Contender:
 
 
 def update_live_bytes(world: World, rollouts: Rollouts) -> int:
-    """The most bytes that an update of ours holds, beside weights and AdamW's moments."""
-    with world.unchanged():
-        return peak_live_bytes(lambda: update_policy(world.trainer, rollouts))
+    """The most bytes that an update of ours holds, beside weights and AdamW's moments.
+
+    With one thread, as only the tensors of this one are counted: on two cores two of its halves
+    are held at once.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with world.unchanged():
+            return peak_live_bytes(lambda: update_policy(world.trainer, rollouts))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def our_gradient(world: World, rollouts: Rollouts) -> list[Tensor]:

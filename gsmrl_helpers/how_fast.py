@@ -60,8 +60,14 @@ def markdown_rows(rows: Rows) -> str:
 
 
 def bench_markdown(name: str, table: str, copy: Path) -> str:
-    """One table of a bench, how to make it again, and what was left out."""
+    """One table of a bench, how to make it again, and what was left out.
+
+    Raises:
+        BenchMissingError: the bench was never run, or was before it had this table.
+    """
     found = read_bench(copy, name)
+    if table not in found["tables"]:
+        raise BenchMissingError(f"{name}.json has no table {table!r}: run make bench again")
     machine = found["machine"]
     versions = machine["versions"]
     lines = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
@@ -29,6 +29,7 @@ class RMSNormFunction(torch.autograd.Function):
         return normed * weight
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         normed, scale, weight = ctx.saved_tensors
         grad_weight = None

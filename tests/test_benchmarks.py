@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import course, growth, log_probs, sampling, timing, update, worlds
+from benchmarks import course, growth, log_probs, sampling, step, timing, update, worlds
 from benchmarks.__main__ import app
 from benchmarks.gradients import plain_gradient
 from benchmarks.precision import in_float64
@@ -238,3 +238,19 @@ def test_the_parts_of_a_run_are_no_longer_than_the_run():
     whole, *parts = (row["seconds"] for row in course.measure(QUICK).tables["parts"])
     assert len(parts) == 3 and all(part > 0 for part in parts)
     assert sum(parts) < whole
+
+
+def test_live_bytes_of_an_update_do_not_depend_on_the_threads(world):
+    rollouts = world.sample()
+    threads, found = torch.get_num_threads(), []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        found.append(step.update_live_bytes(world, rollouts))
+        assert torch.get_num_threads() == n_threads
+    torch.set_num_threads(threads)
+    assert found[0] == found[1]
+
+
+def test_a_table_that_a_bench_did_not_have_yet_is_an_error_that_says_so():
+    with pytest.raises(how_fast.BenchMissingError, match=r"has no table 'new': run make bench"):
+        how_fast.bench_markdown("update", "new", ROOT)
