@@ -141,7 +141,8 @@ def started(python: Path, folder: Path, world: Any) -> Iterator[subprocess.Popen
         listen(worker, folder)
         yield worker
     finally:
-        wake(worker.pid)
+        if worker.poll() is None:  # a dead one has said why
+            wake(worker.pid)
         worker.stdin.close()
         try:
             worker.wait(timeout=60)
