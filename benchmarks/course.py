@@ -16,7 +16,9 @@ import torch
 
 from benchmarks.timing import Report, Scale, Value
 from gsmrl_helpers import loop
-from gsmrl_helpers.experiments import SMOKE, experiment_config
+from gsmrl_helpers.catalogue import smoke
+from gsmrl_helpers.config import read_profile
+from gsmrl_helpers.experiments import experiment_config
 from tools import tasks
 
 PARTS = {"sampling": "sample_batch", "update": "update_policy", "validation": "validate"}
@@ -57,7 +59,8 @@ def seconds_of_stages(stages: list[tasks.Stage]) -> float:
 
 def measure(scale: Scale) -> Report:
     """One turn of each: nothing is compared, and the notebooks alone take some minutes."""
-    run = seconds_of_run({"threads": torch.get_num_threads(), **(SMOKE if scale.quick else {})})
+    few = smoke(read_profile("pocket")) if scale.quick else {}
+    run = seconds_of_run({"threads": torch.get_num_threads(), **few})
     rows: list[dict[str, Value]] = [
         {"what": "one run, 100 steps" if part == "whole run" else f"of it {part}", "seconds": s}
         for part, s in run.items()

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gsmrl_helpers.advantages import check_advantage_options
+from gsmrl_helpers.estimators import check_estimator
 from gsmrl_helpers.extras import import_extra
 from gsmrl_helpers.losses import check_importance_options, check_normalization_options
 from gsmrl_helpers.options import (
@@ -98,6 +99,7 @@ class RunConfig(BaseModel):
     baseline: Baseline = "mean"
     advantage_eps: float = Field(default=1e-6, ge=0)
     advantage_normalizer: AdvantageNormalizer = "std"
+    advantage_estimator: str | None = None  # in place of both, see gsmrl_helpers.estimators
     importance_reweighting_method: ImportanceReweighting = "none"
     cliprange: float | None = Field(default=None, ge=0)
     loss_normalization: LossNormalization = "sequence"
@@ -148,6 +150,8 @@ class RunConfig(BaseModel):
             self.advantage_eps,
             self.advantage_normalizer,
         )
+        if self.advantage_estimator:
+            self._check_estimator(self.advantage_estimator)
         old_log_probs = torch.zeros(1, 1)  # the loop computes them where a method needs them
         check_importance_options(self.importance_reweighting_method, old_log_probs, self.cliprange)
         if self.loss_normalization != "token":
@@ -167,6 +171,20 @@ class RunConfig(BaseModel):
             import_extra(package, f"loggers={self.loggers}")
         self.prompt_object()  # an unknown prompt or reward is refused here, before any work
         return self
+
+    def _check_estimator(self, name: str) -> None:
+        check_estimator(name)
+        if (self.baseline, self.advantage_normalizer) != ("mean", "std"):
+            raise ValueError(
+                f"advantage_estimator={name!r} takes the place of baseline={self.baseline!r} and "
+                f"advantage_normalizer={self.advantage_normalizer!r}: leave those two out"
+            )
+        if self.dynamic_sampling_rounds:
+            raise ValueError(
+                f"dynamic_sampling_rounds={self.dynamic_sampling_rounds} asks which groups the "
+                f"baseline leaves without a signal, and advantage_estimator={name!r} has none: "
+                "choose one of the two"
+            )
 
     def _check_shared_gpu(self, server: VLLMConfig) -> None:
         if not server.sleep or server.weight_sync == "nccl":

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gsmrl_helpers.accumulation import accumulate_gradients
 from gsmrl_helpers.checkpoints import load_checkpoint, save_checkpoint
 from gsmrl_helpers.config import RunConfig, Splits
-from gsmrl_helpers.data_parallel import accumulate_on_cores
+from gsmrl_helpers.data_parallel import accumulation
 from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
 from gsmrl_helpers.engines import engine_metrics, make_engine
+from gsmrl_helpers.estimators import estimate_advantages
 from gsmrl_helpers.loggers import open_loggers
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
+from gsmrl_helpers.options import AdvantageNormalizer, Baseline
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import Prompt
 from gsmrl_helpers.records import (
@@ -120,7 +121,7 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
     # Never the engine's: a ratio must compare two states of one model, not two programs.
     old_log_probs = log_probs if reuses_rollouts else None
     ref_log_probs = score(trainer, trainer.reference, rollouts) if trainer.reference else None
-    on_cpu = trainer.model.device.type == "cpu"
+    rewards, baseline, normalizer = advantage_options(config, rollouts)
     updates = []
     for start in range(0, n_rows, size):
         rows = slice(start, start + size)
@@ -136,21 +137,21 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
             [c.text for c in completions],
             [p.gold for p in rollouts.problems[rows]],
             config.group_size,
-            config.baseline,
+            baseline,
             config.advantage_eps,
-            config.advantage_normalizer,
+            normalizer,
             config.importance_reweighting_method,
             None if old_log_probs is None else old_log_probs[rows],
             config.cliprange,
             config.loss_normalization,
             config.normalization_constant,
             rollout_token_ids=[c.token_ids for c in completions],
-            raw_rewards=rollouts.rewards[rows],
+            raw_rewards=rewards[rows],
             kl_coef=config.kl_coef,
             ref_log_probs=None if ref_log_probs is None else ref_log_probs[rows],
             kl_estimator=config.kl_estimator,
             entropy_coef=config.entropy_coef,
-            accumulate=accumulate_on_cores if on_cpu else accumulate_gradients,
+            accumulate=accumulation(trainer.model.device.type, size),
         )
         updates.append(metadata)
     measured_on_rollouts = rollouts.metrics().keys()
@@ -163,6 +164,19 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
         mask = torch.cat([batch["response_mask"] for batch in batches_of(trainer, rollouts)])
         metrics |= engine_metrics(rollouts.completions, config.group_size, log_probs, mask)
     return metrics
+
+
+def advantage_options(
+    config: RunConfig, rollouts: Rollouts
+) -> tuple[Tensor, Baseline, AdvantageNormalizer]:
+    """(B,) rewards, a baseline and a normalizer that make the run's advantages.
+
+    The advantages of an estimator are such rewards with neither of the two.
+    """
+    if config.advantage_estimator is None:
+        return rollouts.rewards, config.baseline, config.advantage_normalizer
+    name, size = config.advantage_estimator, config.group_size
+    return estimate_advantages(name, rollouts.rewards, size), "none", "none"
 
 
 def mean_of_known(values: list[float | None]) -> float | None:

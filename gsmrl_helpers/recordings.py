@@ -19,9 +19,10 @@ from typing import Literal
 import pandas as pd
 import torch
 
+from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.checkpoints import load_checkpoint
 from gsmrl_helpers.config import RunConfig
-from gsmrl_helpers.experiments import experiment_config, variants_of
+from gsmrl_helpers.experiments import default_seeds, experiment_config, variants_of
 from gsmrl_helpers.loop import Trainer, validate
 from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
 from gsmrl_helpers.pocket_problems import load_pocket_problems
@@ -40,8 +41,6 @@ from gsmrl_helpers.runs import run_folder
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems, policy_location
 
-SEEDS = (0, 1, 2, 3)
-SIGNAL_SEEDS = (0, 1)
 HARDER, N_HARDER = (0.5, 1.0), 512  # difficulties, and problems of each
 DIFFICULTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -61,34 +60,25 @@ class Recording:
     optional: bool = False  # needs what the project does not install
 
 
-def record_runs(
-    experiment: str,
-    profile: str,
-    path: Path,
-    jobs: int,
-    fresh: bool,
-    variants: tuple[str, ...] | None = None,
-    seeds: tuple[int, ...] = SEEDS,
-    answers: bool = False,
-) -> None:
-    """Run variants of an experiment (by default all), once a seed, and keep all their metrics.
-
-    With `answers`, a few answers from the start and the end of each run are kept as well.
+def record_runs(experiment: str, profile: str, path: Path, jobs: int, fresh: bool) -> None:
+    """Run an experiment as the catalogue has it, and keep all metrics and a few answers of each
+    run, from its start and its end.
 
     Finished runs of the same settings are kept and stopped ones go on, so that a recording that
     was broken off loses little; `fresh` sets them aside and runs all of them again.
     """
-    variants = variants or tuple(variants_of(experiment))
-    if failures := run_experiments(
-        [experiment], profile, seeds, jobs=jobs, fresh=fresh, variants=variants
-    ):
+    if failures := run_experiments([experiment], profile, jobs=jobs, fresh=fresh):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
-    runs = list(product(variants, seeds))
+    runs = runs_of(experiment, profile)
     folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
     names = [variant for variant, _ in runs]
     save_results(folders, path, names)
-    if answers:
-        save_answers(folders, rollouts_path(path), variants=names)
+    save_answers(folders, rollouts_path(path), variants=names)
+
+
+def runs_of(experiment: str, profile: str) -> list[tuple[str, int]]:
+    """The (variant, seed) of each run that the catalogue asks for at the profile's scale."""
+    return list(product(variants_of(experiment), default_seeds(experiment, profile)))
 
 
 def record_evaluations(
@@ -132,9 +122,9 @@ def record_difficulty(profile: str, path: Path, jobs: int, fresh: bool) -> None:
 
 def record_signal(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """Runs on easy problems, and what their last policies do on harder ones of dev."""
-    record_runs("signal", profile, path, jobs, fresh, seeds=SIGNAL_SEEDS)
+    record_runs("signal", profile, path, jobs, fresh)
     rows = []
-    for variant, seed in product(variants_of("signal"), SIGNAL_SEEDS):
+    for variant, seed in runs_of("signal", profile):
         config = experiment_config("signal", profile, variant, seed)
         trainer = Trainer.from_config(config)
         folder = run_folder("signal", profile, variant, seed, RUNS_DIR)
@@ -149,24 +139,17 @@ def record_signal(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     write_results(table, path, {**manifest, "harder_dev_problems": N_HARDER})
 
 
+def recorded_experiments() -> dict[str, Recording]:
+    """A recording of each experiment of the catalogue."""
+    make = {name: partial(record_runs, name) for name in EXPERIMENTS if name != "smoke"}
+    make["signal"] = record_signal
+    return {name: Recording(EXPERIMENTS[name].question, make[name]) for name in make}
+
+
 RECORDINGS: dict[str, Recording] = {
     "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
-    "on-policy": Recording(
-        "standard GRPO, four seeds", partial(record_runs, "on-policy", answers=True)
-    ),
-    "format-only": Recording(
-        "GRPO paid for the format alone, four seeds",
-        partial(record_runs, "format-only", answers=True),
-    ),
-    "signal": Recording(
-        "easy problems: fixed, with dynamic sampling, with a dial that follows; two seeds",
-        record_signal,
-    ),
-    "learning-rate": Recording(
-        "learning rates too low, right and too high, one seed each",
-        partial(record_runs, "learning-rate", variants=("x0.05", "x1", "x20"), seeds=(0,)),
-    ),
+    **recorded_experiments(),
     "prompt-rollouts": Recording(
         "the untrained policy's answers to the test problems under each prompt",
         record_prompt_rollouts,

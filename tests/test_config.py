@@ -4,8 +4,9 @@ import shlex
 
 import pytest
 
+from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import make_config, profile_names, read_profile
-from gsmrl_helpers.experiments import EXPERIMENTS, experiment_config, run_command
+from gsmrl_helpers.experiments import experiment_config, run_command
 from gsmrl_helpers.vllm_config import VLLMConfig
 
 
@@ -36,9 +37,9 @@ def test_the_pocket_profile() -> None:
 def test_every_variant_is_a_run_at_every_scale_that_has_its_problems(
     profile: str, experiment: str
 ) -> None:
-    for variant, settings in EXPERIMENTS[experiment].items():
-        of_gsm8k = read_profile(profile)["problems"] == "gsm8k"
-        if of_gsm8k and "difficulty" in settings:  # GSM8K has no dial
+    of_gsm8k = read_profile(profile)["problems"] == "gsm8k"
+    for variant in EXPERIMENTS[experiment].variants:
+        if of_gsm8k and EXPERIMENTS[experiment].pocket_only:  # GSM8K has no dial
             with pytest.raises(ValueError, match="difficulty belongs to problems=pocket"):
                 experiment_config(experiment, profile, variant)
         else:
@@ -95,7 +96,7 @@ def test_learning_rates_are_multiples_of_the_profile_s() -> None:
         base = make_config(profile).learning_rate
         rates = [
             experiment_config("learning-rate", profile, variant).learning_rate / base
-            for variant in EXPERIMENTS["learning-rate"]
+            for variant in EXPERIMENTS["learning-rate"].variants
         ]
         assert rates == pytest.approx([0.05, 0.3, 1, 3, 20])
 

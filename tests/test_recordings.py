@@ -8,18 +8,19 @@ import pandas as pd
 import pytest
 
 from gsmrl_helpers import recordings
+from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import RunConfig
-from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.experiments import experiment_config, shared_run
 from gsmrl_helpers.paths import DATA_DIR
 from gsmrl_helpers.recordings import (
     RECORDINGS,
-    SEEDS,
     markdown_table,
     names_to_record,
     read_recording,
     record,
     record_evaluations,
     recording_path,
+    runs_of,
 )
 from gsmrl_helpers.records import LONG_COLUMNS, policy_sha256
 
@@ -45,12 +46,15 @@ def test_a_recording_has_the_one_format_and_the_present_policy(name: str) -> Non
     assert not any(part in text for part in ("/home", "/root", "/tmp", "/work"))
 
 
-def test_the_recorded_settings_are_the_catalogue_s() -> None:
-    path = recording_path("on-policy", "pocket").with_suffix(".manifest.json")
-    runs = json.loads(path.read_text())["runs"]
-    assert [run["config"]["seed"] for run in runs] == list(SEEDS)
-    for run in runs:
-        config = experiment_config("on-policy", seed=run["config"]["seed"])
+@pytest.mark.parametrize("name", sorted(set(ON_RECORD) & set(EXPERIMENTS)))
+def test_the_recorded_settings_are_the_catalogue_s(name: str) -> None:
+    path = recording_path(name, "pocket").with_suffix(".manifest.json")
+    recorded = json.loads(path.read_text())["runs"]
+    runs = runs_of(name, "pocket")
+    assert len(recorded) == len(runs)
+    for run, (variant, seed) in zip(recorded, runs, strict=True):
+        experiment, shared = shared_run(name, variant)
+        config = experiment_config(experiment, variant=shared, seed=seed)
         assert RunConfig(**run["config"]) == config
 
 

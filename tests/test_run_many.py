@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 
 from gsmrl_helpers import run_many, run_slots
+from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import make_config
 from gsmrl_helpers.experiments import (
-    EXPERIMENTS,
-    N_SEEDS_OF,
     SHARED_RUNS,
+    default_seeds,
     experiment_config,
     is_pocket,
     real_experiments,
@@ -39,10 +39,13 @@ from gsmrl_helpers.server_process import free_port
 def test_all_is_every_real_experiment_with_the_catalogue_s_seeds(tmp_path: Path) -> None:
     runs = plan_runs(["all"], "pocket", runs_dir=tmp_path)
     assert {run.experiment for run in runs} == set(EXPERIMENTS) - {"smoke"}
+    assert len(runs) == 4 * 4 + 8 + 2 * 4 + 4 + 2 * 3 + 4 * 4 + 5 * 8 + 8
     assert len({run.folder for run in runs}) == len(runs)
+    # own-estimator compares eight seeds with as many of on-policy
     seeds = {run.seed for run in runs if run.experiment == "on-policy"}
-    assert seeds == {0, 1, 2, 3} and N_SEEDS_OF["signal"] == (2, 2)
+    assert seeds == set(range(8)) and default_seeds("on-policy", "pocket") == (0, 1, 2, 3)
     assert {run.seed for run in runs if run.experiment == "signal"} == {0, 1}
+    assert default_seeds("off-policy", "two_gpu") == (0, 1, 2, 3)
     assert "signal" not in real_experiments("two_gpu")  # GSM8K has no difficulty to turn
 
 
@@ -62,14 +65,11 @@ def test_runs_of_the_same_settings_are_shared_and_no_others() -> None:
         settings = {
             (name, variant): experiment_config(name, profile, variant).model_dump(exclude="variant")
             for name in names
-            for variant in EXPERIMENTS[name]
+            for variant in EXPERIMENTS[name].variants
         }
-        same = {
-            (later, first)
-            for first, later in combinations(settings, 2)
-            if settings[first] == settings[later]
-        }
-        assert same == set(SHARED_RUNS.items())
+        for one, other in combinations(settings, 2):
+            is_same = settings[one] == settings[other]
+            assert is_same == (SHARED_RUNS[one] == SHARED_RUNS[other]), (profile, one, other)
 
 
 def test_a_mistake_is_said_before_anything_runs(tmp_path: Path) -> None:

