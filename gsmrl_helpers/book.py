@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
@@ -116,10 +117,18 @@ def page_of_run(run: Path) -> NotebookNode:
     return notebook
 
 
-def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = ROOT) -> Path:
+def build_book(
+    out: Path = BUILD_DIR,
+    run: Path | None = None,
+    source: Path = ROOT,
+    profile: str = "pocket",
+    say: Callable[[str], None] = print,
+) -> Path:
     """Build the HTML into `out/html` from a fresh copy in `out/source`; return `out/html`.
 
-    The site of an earlier build is replaced only when this one has no error and no warning.
+    The site of an earlier build is replaced only when this one has no error and no warning. With a
+    profile other than the book's own, the results chapters are executed with its results; `say` is
+    told which of them have none.
 
     Raises:
         BookError: with the builder's own words.
@@ -130,6 +139,11 @@ def build_book(out: Path = BUILD_DIR, run: Path | None = None, source: Path = RO
     copy_sources(source, copy)
     if run is not None:
         overlay_run(run, copy)
+    if profile != "pocket":
+        from gsmrl_helpers.book_profile import show_profile  # brings torch, which a build need not
+
+        for line in show_profile(copy, profile):
+            say(line)
     mark_claims(copy)
     mark_assignment(copy)
     for page in toc_files(copy):

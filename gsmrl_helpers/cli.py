@@ -160,11 +160,15 @@ def book_build(
     run_folder: Annotated[
         Path | None, typer.Option("--run", help="A run to show in place of the recorded one.")
     ] = None,
+    profile: Annotated[
+        str, typer.Option(help="Whose results on record the results chapters show.")
+    ] = "pocket",
 ) -> None:
     """Build the HTML from stored outputs; any warning is an error."""
     from gsmrl_helpers import book
 
-    typer.echo(book.build_book(out.resolve(), run_folder) / "index.html")
+    html = book.build_book(out.resolve(), run_folder, profile=profile, say=typer.echo)
+    typer.echo(html / "index.html")
 
 
 @book_app.command("check")

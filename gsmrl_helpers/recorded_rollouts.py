@@ -18,6 +18,10 @@ COLUMNS = ["question", "gold", "response", "reward", "format_reward", "answer_re
 SPLIT, N_ANSWERS = "curve", 64
 
 
+class NotRecordedError(ValueError):
+    """Results that a page needs were not recorded for its profile."""
+
+
 def rollouts_path(recording: Path) -> Path:
     """Where the answers of a recording lie."""
     return recording.with_suffix(".rollouts.parquet")
@@ -56,7 +60,10 @@ def read_answers(name: str, profile: str = "pocket") -> pd.DataFrame:
     """The answers kept of a recording; where none were kept, a ValueError says so."""
     path = rollouts_path(RESULTS_DIR / profile / f"{name}.parquet")
     if not path.is_file():
-        raise ValueError(f"no answers of {name} are on record for {profile}: gsmrl record {name}")
+        raise NotRecordedError(
+            f"no answers of {name} are on record for {profile}: gsmrl record {name} --profile "
+            f"{profile}"
+        )
     return pd.read_parquet(path)
 
 

@@ -28,13 +28,23 @@ from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
 from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.prompt_rollouts import record_prompt_rollouts, record_smollm2_rollouts
 from gsmrl_helpers.prompting import PROMPTS
-from gsmrl_helpers.recorded_rollouts import rollouts_path, save_answers
+from gsmrl_helpers.recorded_rollouts import NotRecordedError, rollouts_path, save_answers
 from gsmrl_helpers.records import (
     LONG_COLUMNS,
     make_manifest,
     policy_sha256,
     save_results,
     write_results,
+)
+from gsmrl_helpers.replay import (
+    REPLAYED,
+    RUN_KEYS,
+    differences,
+    recorded_machine,
+    recorded_steps,
+    replay,
+    replay_rows,
+    run_config,
 )
 from gsmrl_helpers.run_many import run_experiments
 from gsmrl_helpers.runs import run_folder
@@ -146,10 +156,37 @@ def recorded_experiments() -> dict[str, Recording]:
     return {name: Recording(EXPERIMENTS[name].question, make[name]) for name in make}
 
 
+def record_replay(profile: str, path: Path, jobs: int, fresh: bool) -> None:
+    """The rollouts of the first steps of a few runs, which must come out as they are on record.
+
+    Raises:
+        RecordingFailedError: they do not, on a processor of the same capability.
+    """
+    tables, manifests = [], []
+    for key in REPLAYED:
+        config, recorded = run_config(*key, profile), recorded_steps(*key, profile)
+        machine = recorded_machine(*key, profile)
+        torch.set_num_threads(machine["threads"])
+        comparable = machine["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+        for step in replay(config):
+            if comparable and (differing := differences(step.metrics, recorded.loc[step.step])):
+                raise RecordingFailedError(f"{key}, step {step.step} is another run: {differing}")
+            run = dict(zip(RUN_KEYS, key, strict=True))
+            tables.append(replay_rows(step).assign(**run))
+        manifest = make_manifest(
+            config, policy_sha256(policy_location(config)), "gsmrl record replay"
+        )
+        manifests.append({**manifest, "status": "finished"})
+    write_results(pd.concat(tables, ignore_index=True), path, {"runs": manifests})
+
+
 RECORDINGS: dict[str, Recording] = {
     "prompts": Recording("the untrained policy under each prompt, dev and test", record_prompts),
     "difficulty": Recording("the untrained policy along the difficulty dial", record_difficulty),
     **recorded_experiments(),
+    "replay": Recording(
+        "rollouts of the first ten steps of three runs above", record_replay, row="rollout"
+    ),
     "prompt-rollouts": Recording(
         "the untrained policy's answers to the test problems under each prompt",
         record_prompt_rollouts,
@@ -187,10 +224,16 @@ def names_to_record(name: str) -> list[str]:
 
 
 def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:
-    """A recording's table; one that was never made is a ValueError that says how to."""
+    """A recording's table.
+
+    Raises:
+        NotRecordedError: it was never made; the message says how to.
+        ValueError: an unknown name.
+    """
     path = recording_path(name, profile)
     if not path.is_file():
-        raise ValueError(f"{name} is not on record for {profile}; make it: gsmrl record {name}")
+        command = f"gsmrl record {name}" + f" --profile {profile}" * (profile != "pocket")
+        raise NotRecordedError(f"{name} is not on record for {profile}; make it: {command}")
     return pd.read_parquet(path)
 
 

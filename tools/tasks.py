@@ -1,7 +1,8 @@
 """Set up and run everything: `python tools/tasks.py TASK`, TASK being one of
 
 setup      make .venv and install the project in it, with the pins of constraints.txt
-book       train the pocket policy once (a finished run is kept), build the book with that run in it
+book       train the pocket policy once (a finished run is kept), build the book with that run in
+           it; with PROFILE=two_gpu, with the results that are on record for that profile
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
 test-full  test with the longest tests, too, then what claim cells expect, changed, must turn red,
            and the notebooks again on lesser processors, with one thread and with two
@@ -84,8 +85,12 @@ def nbval(name: str, budget_s: int, env: Mapping[str, str] | None = None) -> Sta
     return Stage(name, command, budget_s, env or {}, junit)
 
 
-def book_stages(fresh: bool) -> list[Stage]:
-    """Train (or keep the finished run of the same name) and build the book around that run."""
+def book_stages(fresh: bool, profile: str = PROFILE) -> list[Stage]:
+    """Train (or keep the finished run of the same name) and build the book around that run; for
+    another profile than pocket, whose runs take hours, build it around the results on record."""
+    if profile != PROFILE:
+        build = gsmrl("book", "build", "--profile", profile)
+        return [Stage("book", build, 30 * 60), Stage("pages", gsmrl("book", "check"), 60)]
     run = gsmrl("run", EXPERIMENT, "--profile", PROFILE, "--seeds", str(SEED))
     build = gsmrl("book", "build", "--run", RUN_FOLDER)
     return [
@@ -312,7 +317,9 @@ def main(argv: list[str] | None = None) -> int:
         return run_vllm_tests()
     if task in ("book", "record"):
         fresh = os.environ.get("FRESH") == "1"
-        reasons = run_stages(book_stages(fresh) if task == "book" else record_stages())
+        profile = os.environ.get("PROFILE") or PROFILE
+        stages = book_stages(fresh, profile) if task == "book" else record_stages()
+        reasons = run_stages(stages)
         for reason in reasons:
             print(f"RED {reason}")
         return 1 if reasons else 0

@@ -1,0 +1,81 @@
+"""The first ten steps of three recorded runs come out again as they are on record."""
+
+import pandas as pd
+import pytest
+import torch
+
+from gsmrl_helpers.replay import (
+    GRADES,
+    N_STEPS,
+    REPLAYED,
+    RUN_KEYS,
+    differences,
+    read_replay,
+    recorded_machine,
+    recorded_steps,
+    replay,
+    replay_path,
+    replay_rows,
+    run_config,
+)
+
+pytestmark = pytest.mark.skipif(
+    not replay_path("pocket").is_file(), reason="no rollouts are on record to be replayed"
+)
+
+
+@pytest.fixture(params=REPLAYED, ids=lambda key: " ".join(map(str, key)))
+def key(request: pytest.FixtureRequest) -> tuple[str, str, int]:
+    return request.param
+
+
+@pytest.fixture
+def threads(key: tuple[str, str, int]):
+    """As many threads as the recorded run had."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(recorded_machine(*key, "pocket")["threads"])
+    yield
+    torch.set_num_threads(before)
+
+
+def stored(key: tuple[str, str, int]) -> pd.DataFrame:
+    table = read_replay()
+    return table[(table[RUN_KEYS] == list(key)).all(axis=1)]
+
+
+def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
+    recorded, here = recorded_machine(*key, "pocket"), torch.backends.cpu.get_cpu_capability()
+    if recorded["cpu_capability"] != here:
+        pytest.skip(f"recorded on {recorded['cpu_capability']}, this processor has {here}")
+    metrics = recorded_steps(*key, "pocket")
+    for step in replay(run_config(*key, "pocket")):
+        assert not differences(step.metrics, metrics.loc[step.step])
+        rows = stored(key).query(f"step == {step.step}").reset_index(drop=True)
+        again = replay_rows(step)
+        assert [list(ids) for ids in rows["token_ids"]] == again["token_ids"].tolist()
+        assert (rows[GRADES] == again[GRADES]).all(axis=None)
+
+
+def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
+    metrics = recorded_steps(*key, "pocket")
+    rows = stored(key)
+    assert set(rows["step"]) == set(range(1, N_STEPS + 1))
+    for step in replay(run_config(*key, "pocket"), stored=rows):
+        for name in ("loss", "grad_norm"):
+            assert step.metrics[name] == pytest.approx(metrics.loc[step.step, name], abs=1e-3)
+        log_probs = rows[rows["step"] == step.step]["log_probs"]
+        for again, recorded in zip(step.log_probs, log_probs, strict=True):
+            assert again == pytest.approx(list(recorded), abs=1e-4)
+
+
+def test_another_learning_rate_is_another_run(key) -> None:
+    """What is checked here can go red: twice the rate is seen within two steps."""
+    config = run_config(*key, "pocket")
+    other = config.model_copy(update={"learning_rate": 2 * config.learning_rate})
+    *_, last = replay(other, 2, stored(key))
+    recorded = stored(key).query("step == 2")["log_probs"]
+    gaps = [
+        max(abs(a - b) for a, b in zip(again, there, strict=True))
+        for again, there in zip(last.log_probs, recorded, strict=True)
+    ]
+    assert max(gaps) > 1e-3
