@@ -6,13 +6,12 @@ answers to validation problems before the first and after the last step, once a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from gsmrl_helpers.paths import RESULTS_DIR
-from gsmrl_helpers.records import read_manifest, read_rollouts, write_results
+from gsmrl_helpers.records import read_manifest, read_rollouts
 
 COLUMNS = ["question", "gold", "response", "reward", "format_reward", "answer_reward"]
 SPLIT, N_ANSWERS = "curve", 64
@@ -27,33 +26,19 @@ def rollouts_path(recording: Path) -> Path:
     return recording.with_suffix(".rollouts.parquet")
 
 
-def save_answers(
-    run_dirs: Iterable[Path],
-    path: Path,
-    n: int = N_ANSWERS,
-    variants: Iterable[str] | None = None,
-) -> pd.DataFrame:
-    """Write the first n validation answers at the first and the last step of each run.
-
-    Args:
-        run_dirs, path, variants: see `records.save_results`.
-        n: answers of each.
+def first_answers(run_dir: Path, n: int = N_ANSWERS) -> pd.DataFrame:
+    """The first n validation answers of a run at its first and its last step.
 
     Returns:
         variant, seed, step, question, gold, response and the three rewards, one row an answer.
     """
-    run_dirs = list(run_dirs)
-    manifests = [read_manifest(run_dir) for run_dir in run_dirs]
-    names = variants or [manifest["config"]["variant"] for manifest in manifests]
-    tables = []
-    for run_dir, manifest, name in zip(run_dirs, manifests, names, strict=True):
-        config = manifest["config"]
-        for step in (0, config["n_grpo_steps"]):
-            answers = read_rollouts(run_dir, SPLIT, step)[COLUMNS].head(n)
-            tables.append(answers.assign(variant=name, seed=config["seed"], step=step))
-    table = pd.concat(tables, ignore_index=True)[["variant", "seed", "step", *COLUMNS]]
-    write_results(table, path, {"split": SPLIT, "answers": n, "runs": manifests})
-    return table
+    config = read_manifest(run_dir)["config"]
+    run = {"variant": config["variant"], "seed": config["seed"]}
+    tables = [
+        read_rollouts(run_dir, SPLIT, step)[COLUMNS].head(n).assign(**run, step=step)
+        for step in (0, config["n_grpo_steps"])
+    ]
+    return pd.concat(tables, ignore_index=True)[["variant", "seed", "step", *COLUMNS]]
 
 
 def read_answers(name: str, profile: str = "pocket") -> pd.DataFrame:

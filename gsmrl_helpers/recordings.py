@@ -22,18 +22,23 @@ import torch
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.checkpoints import load_checkpoint
 from gsmrl_helpers.config import RunConfig
-from gsmrl_helpers.experiments import default_seeds, experiment_config, variants_of
+from gsmrl_helpers.experiments import (
+    default_seeds,
+    experiment_config,
+    shared_run,
+    variants_of,
+)
 from gsmrl_helpers.loop import Trainer, validate
-from gsmrl_helpers.paths import RESULTS_DIR, RUNS_DIR
+from gsmrl_helpers.paths import RESULTS_DIR
 from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.prompt_rollouts import record_prompt_rollouts, record_smollm2_rollouts
 from gsmrl_helpers.prompting import PROMPTS
-from gsmrl_helpers.recorded_rollouts import NotRecordedError, rollouts_path, save_answers
+from gsmrl_helpers.recorded_rollouts import NotRecordedError
+from gsmrl_helpers.recorded_runs import RecordedRun, runs_on_record, write_recording
 from gsmrl_helpers.records import (
     LONG_COLUMNS,
     make_manifest,
     policy_sha256,
-    save_results,
     write_results,
 )
 from gsmrl_helpers.replay import (
@@ -70,20 +75,30 @@ class Recording:
     optional: bool = False  # needs what the project does not install
 
 
-def record_runs(experiment: str, profile: str, path: Path, jobs: int, fresh: bool) -> None:
-    """Run an experiment as the catalogue has it, and keep all metrics and a few answers of each
+def record_runs(
+    experiment: str, profile: str, path: Path, jobs: int, fresh: bool, reuse: bool = True
+) -> None:
+    """Run what is not on record of an experiment, and keep all metrics and a few answers of each
     run, from its start and its end.
 
     Finished runs of the same settings are kept and stopped ones go on, so that a recording that
-    was broken off loses little; `fresh` sets them aside and runs all of them again.
+    was broken off loses little; `fresh` runs all of them again. Without `reuse` what is on record
+    does not count, and only the folders of runs do.
+
+    Raises:
+        RecordingFailedError: a run failed; what was on record stays.
     """
-    if failures := run_experiments([experiment], profile, jobs=jobs, fresh=fresh):
+    folders = {
+        (*shared_run(experiment, variant), seed): run_folder(experiment, profile, variant, seed)
+        for variant, seed in runs_of(experiment, profile)
+    }
+    known = runs_on_record(profile) if reuse and not fresh else {}
+    without = [folder for key, folder in folders.items() if key in known]
+    if failures := run_experiments([experiment], profile, jobs=jobs, fresh=fresh, without=without):
         raise RecordingFailedError(f"{experiment} was not recorded: {'; '.join(failures)}")
-    runs = runs_of(experiment, profile)
-    folders = [run_folder(experiment, profile, variant, seed, RUNS_DIR) for variant, seed in runs]
-    names = [variant for variant, _ in runs]
-    save_results(folders, path, names)
-    save_answers(folders, rollouts_path(path), variants=names)
+    runs = [known.get(key) or RecordedRun.from_folder(folder) for key, folder in folders.items()]
+    names = [variant for variant, _ in runs_of(experiment, profile)]
+    write_recording(list(zip(names, runs, strict=True)), path)
 
 
 def runs_of(experiment: str, profile: str) -> list[tuple[str, int]]:
@@ -132,12 +147,12 @@ def record_difficulty(profile: str, path: Path, jobs: int, fresh: bool) -> None:
 
 def record_signal(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """Runs on easy problems, and what their last policies do on harder ones of dev."""
-    record_runs("signal", profile, path, jobs, fresh)
+    record_runs("signal", profile, path, jobs, fresh, reuse=False)  # checkpoints are needed
     rows = []
     for variant, seed in runs_of("signal", profile):
         config = experiment_config("signal", profile, variant, seed)
         trainer = Trainer.from_config(config)
-        folder = run_folder("signal", profile, variant, seed, RUNS_DIR)
+        folder = run_folder("signal", profile, variant, seed)
         trainer.restore(load_checkpoint(folder))
         for difficulty in HARDER:
             problems = load_pocket_problems("dev", N_HARDER, difficulty=difficulty)

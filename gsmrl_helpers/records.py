@@ -236,37 +236,6 @@ def long_table(run_dir: Path) -> pd.DataFrame:
     return table.astype({"seed": "int64", "step": "int64", "value": "float64"})
 
 
-def save_results(
-    run_dirs: Iterable[Path], path: Path, variants: Iterable[str] | None = None
-) -> pd.DataFrame:
-    """Collect finished runs in one parquet file, their manifests beside it.
-
-    Args:
-        run_dirs: the runs' folders.
-        path: the file, in place of one that is there.
-        variants: what each run's variant is called there, which is another name than the run's own
-            where two experiments share it; None is the runs' own.
-
-    Raises:
-        RunFolderError: a run is not finished, or two are of the same variant and seed.
-    """
-    run_dirs = list(run_dirs)
-    manifests = [read_manifest(run_dir) for run_dir in run_dirs]
-    for run_dir, manifest in zip(run_dirs, manifests, strict=True):
-        if manifest["status"] != "finished":
-            raise RunFolderError(f"{run_dir} is {manifest['status']}, not finished")
-    names = variants or [manifest["config"]["variant"] for manifest in manifests]
-    tables = [
-        long_table(run_dir).assign(variant=name)
-        for run_dir, name in zip(run_dirs, names, strict=True)
-    ]
-    table = pd.concat(tables, ignore_index=True)
-    if table.duplicated(["variant", "seed", "step", "metric"]).any():
-        raise RunFolderError(f"two of these runs have the same variant and seed: {run_dirs}")
-    write_results(table, path, {"runs": manifests})
-    return table
-
-
 def write_results(table: pd.DataFrame, path: Path, manifest: Mapping[str, Any]) -> None:
     """Write a long table as parquet, and beside it the manifest of what made it."""
     path.parent.mkdir(parents=True, exist_ok=True)

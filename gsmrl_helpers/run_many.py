@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -131,6 +131,7 @@ def run_experiments(
     notebook: Path = RUN_NOTEBOOK,
     ray: str | None = None,
     cpus: int | None = None,
+    without: Collection[Path] = (),
 ) -> list[str]:
     """Run the variants of experiments, once a seed; return what failed.
 
@@ -140,12 +141,14 @@ def run_experiments(
         jobs: runs at a time on this machine, see `make_slots`.
         ray: address of a Ray cluster, which takes the runs in place of this machine.
         cpus: cores of each run on that cluster; None is one.
+        without: folders of runs that are left out.
 
     Raises:
         ValueError: see `plan_runs` and `make_slots`, or Ray is not there; nothing has run then.
     """
     as_list = [None if names is None else list(names) for names in (seeds, variants)]
     runs = plan_runs(experiments, profile, *as_list, runs_dir, overrides, fresh, notebook)
+    runs = [run for run in runs if run.folder not in without]
     n_gpus = max((gpus_needed(run.config) for run in runs), default=0)
     if ray is None:
         if cpus is not None:

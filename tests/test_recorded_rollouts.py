@@ -1,13 +1,12 @@
 """Answers of recorded runs: what is kept, and which are read first."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from gsmrl_helpers import experiment_config, recorded_rollouts
-from gsmrl_helpers.recorded_rollouts import best_paid, read_answers, rollouts_path, save_answers
+from gsmrl_helpers.recorded_rollouts import best_paid, first_answers, read_answers
 from gsmrl_helpers.records import make_manifest, write_json, write_rollouts
 
 
@@ -26,14 +25,10 @@ def make_run(folder: Path, seed: int) -> Path:
 
 
 def test_the_first_answers_of_the_first_and_the_last_step_are_kept(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"seed-{seed}", seed) for seed in (0, 1)]
-    path = rollouts_path(tmp_path / "smoke.parquet")
-    saved = save_answers(iter(runs), path, n=2)
-    pd.testing.assert_frame_equal(pd.read_parquet(path), saved)
-    assert saved["response"].tolist() == ["step 0, 0", "step 0, 1", "step 2, 0", "step 2, 1"] * 2
-    assert saved["seed"].tolist() == [0] * 4 + [1] * 4 and set(saved["variant"]) == {"standard"}
-    manifest = json.loads((tmp_path / "smoke.rollouts.manifest.json").read_text())
-    assert manifest["answers"] == 2 and len(manifest["runs"]) == 2
+    kept = first_answers(make_run(tmp_path / "seed-1", 1), n=2)
+    assert kept["response"].tolist() == ["step 0, 0", "step 0, 1", "step 2, 0", "step 2, 1"]
+    assert kept["step"].tolist() == [0, 0, 2, 2]
+    assert set(kept["seed"]) == {1} and set(kept["variant"]) == {"standard"}
 
 
 def test_answers_that_were_not_kept_are_named(

@@ -1,12 +1,10 @@
 """Metrics, manifests, run folders, the long table, checkpoints."""
 
-import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -32,7 +30,6 @@ from gsmrl_helpers.records import (
     read_manifest,
     read_rollouts,
     read_rows,
-    save_results,
     write_rollouts,
 )
 
@@ -115,23 +112,6 @@ def test_metrics_are_cut_back_to_a_checkpoint_and_never_padded(tmp_path: Path) -
     assert [row["step"] for row in read_rows(run / METRICS)] == [0, 1]
     with pytest.raises(RunFolderError, match="rows were lost"):
         cut_metrics(run, size + 1)
-
-
-def test_results_are_collected_with_their_manifests(tmp_path: Path) -> None:
-    runs = [new_run(tmp_path / f"seed-{seed}", seed) for seed in (0, 1)]
-    with pytest.raises(RunFolderError, match="not finished"):
-        save_results(runs, tmp_path / "on-policy.parquet")
-    for run in runs:
-        finish_run(run, 1.0)
-    table = save_results(runs, tmp_path / "results" / "on-policy.parquet")
-    stored = pd.read_parquet(tmp_path / "results" / "on-policy.parquet")
-    pd.testing.assert_frame_equal(stored, table, check_dtype=False)
-    manifest = json.loads((tmp_path / "results" / "on-policy.manifest.json").read_text())
-    assert [run["config"]["seed"] for run in manifest["runs"]] == [0, 1]
-    renamed = save_results(runs, tmp_path / "rates.parquet", ["x1", "x1"])  # a shared run's names
-    assert set(renamed["variant"]) == {"x1"} and renamed["value"].equals(table["value"])
-    with pytest.raises(RunFolderError, match="same variant and seed"):
-        save_results([runs[0], runs[0]], tmp_path / "twice.parquet")
 
 
 def test_rollouts_are_read_back_and_a_missing_step_lists_the_others(tmp_path: Path) -> None:
