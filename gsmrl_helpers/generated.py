@@ -23,6 +23,7 @@ GENERATORS: dict[str, str] = {
     "bench-grading": "gsmrl_helpers.how_fast:grading_markdown",
     "bench-gradients": "gsmrl_helpers.how_fast:gradients_markdown",
     "bench-log-probs": "gsmrl_helpers.how_fast:log_probs_markdown",
+    "bench-older-processor": "gsmrl_helpers.how_fast:older_processor_markdown",
     "bench-padding": "gsmrl_helpers.how_fast:padding_markdown",
     "bench-sampler-parts": "gsmrl_helpers.how_fast:sampler_parts_markdown",
     "bench-sampling": "gsmrl_helpers.how_fast:sampling_markdown",

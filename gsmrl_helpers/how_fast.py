@@ -89,6 +89,7 @@ def bench_markdown(name: str, table: str, copy: Path) -> str:
 
 sampling_markdown = partial(bench_markdown, "sampling", "samplers")
 sampler_parts_markdown = partial(bench_markdown, "sampling", "ablation")
+older_processor_markdown = partial(bench_markdown, "sampling_older_processor", "samplers")
 step_markdown = partial(bench_markdown, "step", "steps")
 gradients_markdown = partial(bench_markdown, "step", "gradients")
 update_parts_markdown = partial(bench_markdown, "update", "ways")
