@@ -25,7 +25,7 @@ def source(tmp_path: Path, make_notebook):
         make_notebook([("1", [])], "10_plain.ipynb")
         path = make_notebook([PARAMETER, *cells], "14_results.ipynb")
         notebook = read_notebook(path)
-        notebook.cells.insert(0, {"cell_type": "markdown", "metadata": {}, "source": TITLE})
+        notebook.cells.insert(0, nbformat.v4.new_markdown_cell(TITLE))
         path.write_text(nbformat.writes(notebook))
         return tmp_path
 

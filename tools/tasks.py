@@ -53,6 +53,9 @@ TEST_OUTPUT = ROOT / "_build" / "test"
 PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
 RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
+# tests and notebooks in several processes, a thread each, and none that spins while it waits
+SIDE_BY_SIDE = ("-n=auto", "--maxprocesses=4")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "record", "lab")
 
 
@@ -81,8 +84,9 @@ def nbval(name: str, budget_s: int, env: Mapping[str, str] | None = None) -> Sta
     """Return a stage that executes the CPU notebooks and compares every stored output."""
     junit = TEST_OUTPUT / f"{name.replace(' ', '-')}.xml"
     command = python("-m", "pytest", "--nbval", "--nbval-current-env", "--nbval-cell-timeout=300")
+    command += [*SIDE_BY_SIDE, "--dist=loadfile"]  # a notebook's cells belong to one kernel
     command += ["-q", "--timeout=0", f"--junitxml={junit}", CPU_NOTEBOOKS]
-    return Stage(name, command, budget_s, env or {}, junit)
+    return Stage(name, command, budget_s, {**ONE_THREAD, **(env or {})}, junit)
 
 
 def book_stages(fresh: bool, profile: str = PROFILE) -> list[Stage]:
@@ -103,10 +107,11 @@ def book_stages(fresh: bool, profile: str = PROFILE) -> list[Stage]:
 def unit_tests(everything: bool) -> Stage:
     """Return the stage of the unit tests: all of them, or those that take no minute each."""
     junit = TEST_OUTPUT / "pytest.xml"
-    command = python("-m", "pytest", "-q", f"--junitxml={junit}", "-m")
+    command = python("-m", "pytest", "-q", f"--junitxml={junit}", *SIDE_BY_SIDE)
+    command += ["--dist=worksteal", "-m"]
     if everything:
-        return Stage("pytest", [*command, "not vllm"], 20 * 60, {}, junit)
-    return Stage("pytest", [*command, "not full and not vllm"], 9 * 60, {}, junit)
+        return Stage("pytest", [*command, "not vllm"], 30 * 60, ONE_THREAD, junit)
+    return Stage("pytest", [*command, "not full and not vllm"], 15 * 60, ONE_THREAD, junit)
 
 
 def vllm_tests() -> Stage:
