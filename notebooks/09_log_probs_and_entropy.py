@@ -972,13 +972,16 @@ from gsmrl_helpers.linear_head import linear_head_log_probs
 written_out = linear_head_log_probs(hidden_states, head.weight, labels, 16)
 
 # %% [markdown]
-# Its judge is the plain function in float64. Sums over 100,352 numbers show what float32 costs: the
-# written-out gradient is nearer to the judge than automatic differentiation in float32.
+# Its judge is the plain function in float64, with which it agrees to ten digits when it computes in
+# float64, too. In float32, sums over 100,352 numbers cost digits, and how many depends on the
+# processor; the written-out gradient is within a thousandth of the judge's, as that of automatic
+# differentiation is.
 
 # %% tags=["check"]
 parameters = (hidden_states, head.weight)
 doubles = [p.detach().double().requires_grad_() for p in parameters]
 judge = label_log_probs(doubles[0] @ doubles[1].T, labels, True)
+in_doubles = linear_head_log_probs(*doubles, labels, 16)
 assert written_out.keys() == plain.keys() == judge.keys()
 for name in plain:
     assert (written_out[name] - judge[name]).abs().max() < 1e-5
@@ -986,13 +989,15 @@ for name in plain:
         torch.autograd.grad(scored[name].sum(), inputs, retain_graph=True)
         for scored, inputs in (
             (judge, doubles),
+            (in_doubles, doubles),
             (plain, parameters),
             (written_out, parameters),
         )
     ]
-    for right, automatic, found in zip(*gradients, strict=True):
-        assert (found - right).abs().max() < 2e-5
-        assert (found - right).norm() < (automatic - right).norm()
+    for right, same, automatic, found in zip(*gradients, strict=True):
+        assert (same - right).norm() < 1e-10 * right.norm()
+        assert (automatic - right).norm() < 1e-3 * right.norm()
+        assert (found - right).norm() < 1e-3 * right.norm()
 
 # %%
 with LiveBytes() as memory:
