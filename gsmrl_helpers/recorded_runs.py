@@ -96,13 +96,16 @@ def runs_on_record(profile: str) -> dict[Key, RecordedRun]:
 
 def _runs_of(experiment: str, path: Path) -> dict[Key, RecordedRun]:
     manifests = json.loads(path.with_suffix(".manifest.json").read_text())["runs"]
-    by_run = {(m["config"]["variant"], m["config"]["seed"]): m for m in manifests}
+    of_run = {(m["config"]["variant"], m["config"]["seed"]): m for m in manifests}
     answers = dict(list(pd.read_parquet(rollouts_path(path)).groupby(["variant", "seed"])))
-    return {
-        (*shared, seed): RecordedRun(by_run[shared[1], seed], rows, answers[variant, seed])
-        for (variant, seed), rows in pd.read_parquet(path).groupby(["variant", "seed"], sort=False)
-        if (shared := shared_run(experiment, variant))
-    }
+    runs = {}
+    for run, rows in pd.read_parquet(path).groupby(["variant", "seed"], sort=False):
+        variant, seed = run
+        shared = shared_run(experiment, variant)
+        # before runs were shared, each was made under its own name
+        manifest = of_run.get((shared[1], seed)) or of_run[run]
+        runs[(*shared, seed)] = RecordedRun(manifest, rows, answers[run])
+    return runs
 
 
 def _is_the_catalogues(key: Key, run: RecordedRun, profile: str) -> bool:
@@ -112,4 +115,5 @@ def _is_the_catalogues(key: Key, run: RecordedRun, profile: str) -> bool:
     except ValueError:  # a variant that the catalogue no longer has
         return False
     sha = policy_sha256(policy_location(config))
-    return (RunConfig(**run.manifest["config"]), run.manifest["policy_sha256"]) == (config, sha)
+    recorded = RunConfig(**run.manifest["config"]).model_copy(update={"variant": config.variant})
+    return (recorded, run.manifest["policy_sha256"]) == (config, sha)
