@@ -33,9 +33,17 @@ def linear_head_log_probs(
         `log_probs` and `token_entropy` (nats), (N,), in float32 at least.
 
     Raises:
-        ValueError: `chunk_size` is not a positive integer.
+        ValueError: `chunk_size` is not a positive integer, or shapes or dtypes do not fit.
     """
     require_positive_integer("chunk_size", chunk_size)
+    n, width = hidden_states.shape if hidden_states.dim() == 2 else (-1, -1)
+    fits = weight.dim() == 2 and weight.shape[1] == width and labels.shape == (n,)
+    if not fits or hidden_states.dtype != weight.dtype:
+        raise ValueError(
+            f"hidden_states {tuple(hidden_states.shape)} {hidden_states.dtype}, weight "
+            f"{tuple(weight.shape)} {weight.dtype} and labels {tuple(labels.shape)} must be "
+            "(N, D), (V, D) of the same dtype, and (N,)"
+        )
     log_probs, token_entropy = LinearHeadFunction.apply(hidden_states, weight, labels, chunk_size)
     return {"log_probs": log_probs, "token_entropy": token_entropy}
 

@@ -57,6 +57,12 @@ class PromptTree:
     predictors: Tensor
 
 
+def are_one_stretch(mask: Tensor) -> Tensor:
+    """(B,) bool: whether what a (B, T) mask marks in a row is one stretch, of one token or more."""
+    starts = torch.cat([mask[:, :1], mask[:, 1:] & ~mask[:, :-1]], dim=1)
+    return starts.sum(dim=1) == 1
+
+
 def build_prompt_tree(input_ids: Tensor, response_mask: Tensor) -> PromptTree:
     """The tree of a right-padded batch, as `tokenize_prompt_and_output` returns it.
 
@@ -64,7 +70,15 @@ def build_prompt_tree(input_ids: Tensor, response_mask: Tensor) -> PromptTree:
         input_ids: (B, T) int64.
         response_mask: (B, T) bool, True where a response token is predicted, which is in each row
             one stretch of at least one position.
+
+    Raises:
+        ValueError: a row's response is empty, or has a hole.
     """
+    if not (one := are_one_stretch(response_mask)).all():
+        raise ValueError(
+            f"response_mask of row {int((~one).nonzero()[0])} is empty or has a hole: in a tree "
+            "each response is one stretch; score such rows whole, as score_responses does"
+        )
     device, ids, mask = input_ids.device, input_ids.cpu(), response_mask.cpu()
     prompt_lengths = mask.int().argmax(dim=1) + 1
     lengths = mask.sum(dim=1) - 1  # of the responses, without their last tokens

@@ -34,7 +34,7 @@ class RMSNormFunction(torch.autograd.Function):
         normed, scale, weight = ctx.saved_tensors
         grad_weight = None
         if ctx.needs_input_grad[1]:
-            grad_weight = (grad * normed).flatten(end_dim=-2).sum(dim=0)
+            grad_weight = (grad * normed).reshape(-1, normed.shape[-1]).sum(dim=0)
         if not ctx.needs_input_grad[0]:
             return None, grad_weight, None
         grad_normed = grad * weight

@@ -76,3 +76,15 @@ def test_no_positions_and_a_bad_chunk() -> None:
     assert linear_head_log_probs(hidden[:0], weight, labels[:0], 3)["log_probs"].shape == (0,)
     with pytest.raises(ValueError, match="chunk_size"):
         linear_head_log_probs(hidden, weight, labels, 0)
+
+
+def test_shapes_and_dtypes_that_do_not_fit_are_refused() -> None:
+    hidden, weight, labels = torch.randn(3, 4), torch.randn(7, 4), torch.zeros(3).long()
+    for wrong in (
+        (hidden, weight.T, labels),
+        (hidden, weight, labels[:2]),
+        (hidden[0], weight, labels),
+        (hidden, weight.double(), labels),
+    ):
+        with pytest.raises(ValueError, match=r"must be \(N, D\), \(V, D\) of the same dtype"):
+            linear_head_log_probs(*wrong, 2)

@@ -61,3 +61,13 @@ def test_blocks_hold_every_row_once_and_little_padding(lengths: list[int]) -> No
         widths = [lengths[row] for row in block.tolist()]
         assert widths == sorted(widths, reverse=True)
         assert widths[-1] >= (1 - MAX_ROW_PADDING) * widths[0]
+
+
+def test_a_response_that_is_empty_or_has_a_hole_is_no_branch() -> None:
+    ids = torch.arange(12).view(2, 6)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 0], [0, 1, 0, 1, 1, 1]]).bool()
+    with pytest.raises(ValueError, match="row 1 is empty or has a hole"):
+        build_prompt_tree(ids, mask)
+    mask[1] = False
+    with pytest.raises(ValueError, match="row 1 is empty"):
+        build_prompt_tree(ids, mask)

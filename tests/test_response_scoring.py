@@ -225,3 +225,22 @@ def test_scores_at_masked_positions_are_zero_and_carry_no_gradient() -> None:
     assert (log_probs[~batch["response_mask"]] == 0).all()
     log_probs[~batch["response_mask"]].sum().backward()
     assert all((p.grad == 0).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_a_response_with_a_hole_is_scored_as_the_plain_function_scores_it() -> None:
+    model, batch = olmo2(), dict(BATCHES["groups"])
+    mask = batch["response_mask"].clone()
+    row = int(mask.sum(dim=1).argmax())
+    mask[row, int(mask[row].int().argmax()) + 2] = False
+    scored = score_responses(model, **{**batch, "response_mask": mask})
+    plain = get_response_log_probs(model, batch["input_ids"], batch["labels"], True)
+    for name, values in scored.items():
+        assert (values - plain[name])[mask].abs().max() < 1e-10
+
+
+def test_what_is_no_batch_is_refused_with_the_reason() -> None:
+    model, batch = olmo2(), BATCHES["groups"]
+    with pytest.raises(ValueError, match=r"must be bool: got torch.int64; use mask.bool\(\)"):
+        score_responses(model, **{**batch, "response_mask": batch["response_mask"].long()})
+    with pytest.raises(ValueError, match=r"labels \(8, 3\).* must all be \(B, T\)"):
+        score_responses(model, **{**batch, "labels": batch["labels"][:, :3]})
