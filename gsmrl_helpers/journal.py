@@ -22,6 +22,7 @@ NOT_RECORDED = "not recorded"
 # answers that the step was made from, validation metrics (curve) of the policy after the step.
 QUESTIONS: dict[str, tuple[str, str]] = {
     "right, validation": ("curve_mean_answer_reward", "{:.1%}"),
+    "right, dev": ("dev_mean_answer_reward", "{:.1%}"),
     "right, training": ("train_mean_answer_reward", "{:.1%}"),
     "in format, training": ("train_mean_format_reward", "{:.1%}"),
     "paid, training": ("train_mean_reward", "{:.3f}"),

@@ -26,9 +26,9 @@
 # ```
 #
 # A run that goes wrong seldom ends with an error. It ends, hours later, with a policy that solves
-# nothing, and what is left is its journal: dozens of numbers a step. This chapter trains
-# nothing. It reads three journals that are on record, and it asks of each sentence about them: is
-# there a check that could have come out otherwise?
+# nothing, and what is left is its journal: dozens of numbers a step. This chapter trains nothing.
+# It reads three journals that are on record, and it asks of each sentence about them: is there a
+# check that could have come out otherwise?
 #
 # The letters: $\pi_\theta$ is the policy, $G$ answers are sampled to each problem (a *group*),
 # $r_t$ is the ratio of a token's probability now to that at which it was sampled.
@@ -206,46 +206,36 @@ journals = {
 
 
 def some_steps(journal: pd.DataFrame) -> list[int]:
-    """The first step, and validations after a tenth, a third, all."""
+    """Before training, the first step, and validations on the way."""
     validated = recorded(journal, "curve_mean_answer_reward").index
     last = validated[-1]
-    return [
-        1,
-        *(
-            int(s)
-            for s in validated
-            if s in (last // 10, 3 * last // 10, 6 * last // 10, last)
-        ),
-    ]
+    on_the_way = {last // 10, 3 * last // 10, 6 * last // 10, last}
+    return [0, 1, *(int(s) for s in validated if s in on_the_way)]
 
 
-HTML(
-    as_html(
-        journal_table(journals["healthy"], some_steps(journals["healthy"]))
-    )
-)
+def show(label: str) -> HTML:
+    """A journal's table at these steps."""
+    journal = journals[label]
+    return HTML(as_html(journal_table(journal, some_steps(journal))))
+
+
+show("healthy")
 
 # %% [markdown]
 # KL and clip fraction are not recorded, and rightly so: with one update on fresh rollouts there is
 # no older policy to diverge from, and nothing is clipped. They can't be guessed from the loss. Nor
-# does "not recorded" stand only where somebody forgot: at step 1 there was no validation. Training
-# metrics are of the answers from which a step was made, validation metrics of the policy after it.
+# does "not recorded" stand only where somebody forgot: dev is asked once, at the end, and before
+# the first step there is nothing to train on. Training metrics are of the answers from which a
+# step was made, validation metrics of the policy after it.
 #
-# The other two:
+# The other two. Where no answer is right, as at the end of the collapsed run, right answers have
+# no length either; it is not 0.
 
 # %%
-HTML(
-    as_html(
-        journal_table(
-            journals["collapsed"], some_steps(journals["collapsed"])
-        )
-    )
-)
+show("collapsed")
 
 # %%
-HTML(
-    as_html(journal_table(journals["hacked"], some_steps(journals["hacked"])))
-)
+show("hacked")
 
 # %% tags=["check"]
 for journal in journals.values():
@@ -270,9 +260,10 @@ for journal in journals.values():
 # in the healthy run.
 #
 # **Entropy** measures how far the policy's probabilities are spread, not whether what they are
-# spread over is right. It falls in the healthy run, and has to: at temperature 1 the untrained
-# pocket policy answers 9 % rightly, greedily 87 %, so what it mostly learns here is to be as sure
-# as it has reason to be. There is no good entropy. The last validation of each:
+# spread over is right. It falls in the healthy run, and has to: the untrained pocket policy is
+# right far more often greedily than when it samples ({doc}`07_rollouts`), so that much of what it
+# learns at this scale is to be as sure as it has reason to be. There is no good entropy. The last
+# validation of each:
 
 # %%
 last = {label: j.loc[j.index.max()] for label, j in journals.items()}
@@ -512,9 +503,11 @@ validated = recorded(collapsed, "curve_mean_answer_reward")
 print("validation, first three:", validated.head(3).round(3).to_dict())
 below = validated.index[validated < validated.iloc[0]]
 above = validated.index[validated >= validated.iloc[0]]
-for_good = below[below > above.max()].min()
+for_good = min(below[below > above.max()], default=None)
 print(f"below its start for good from the validation at step {for_good} on")
-print(f"steps that need not be run: {1 - alarm / collapsed.index.max():.0%}")
+if alarm is not None:
+    saved = 1 - alarm / collapsed.index.max()
+    print(f"steps that need not be run: {saved:.0%}")
 
 # %% tags=["check"]
 if profile == "pocket":
@@ -555,19 +548,8 @@ summary = pd.DataFrame(
         "latest": by_variant["alarm"].max(),
     }
 ).reset_index()
-HTML(
-    as_html(
-        summary.map(
-            lambda v: (
-                "none"
-                if v != v
-                else f"{v:.0f}"
-                if isinstance(v, float)
-                else str(v)
-            )
-        )
-    )
-)
+steps = summary.astype({"earliest": "Int64", "latest": "Int64"}).astype(str)
+HTML(as_html(steps.replace("<NA>", "none")))
 
 # %% tags=["check"]
 healthy_runs = alarms[alarms["recording"] == "on-policy"]
@@ -575,7 +557,7 @@ sick = alarms[alarms["variant"].isin(["x20", "format_only"])]
 if profile == "pocket":
     assert len(healthy_runs) == 4 and healthy_runs["alarm"].isna().all()
     assert sick["alarm"].notna().all() and sick["alarm"].max() < 50
-    assert (sick["ends"] < 0.5).all()
+    assert (sick["ends"] < 0.5).all() and (healthy_runs["ends"] > 0.5).all()
     slow = alarms[alarms["variant"] == "x0.05"]
     assert slow["alarm"].isna().all() and (slow["ends"] < 0.5).all()
 
@@ -587,8 +569,9 @@ if profile == "pocket":
 #
 # One part of the rule was changed after a look at these very journals. It first compared with the
 # mean of the first five steps; in the collapsed run the format was full before five steps had
-# passed, and that alarm could not go off. The dials were set by the noise and left as they were. Do
-# the alarms depend on them? For windows of 3, 5 and 10 steps and three rises of the format:
+# passed, and that alarm could not go off. The dials of the alarm were set by the noise and left as
+# they were. Do the alarms depend on them? For windows of 3, 5 and 10 steps and three rises of the
+# format:
 
 # %%
 known = {
@@ -608,22 +591,24 @@ for window in (3, 5, 10):
         )
         false = sum(a is not None for a in healthy)
         seen = sum(a is not None for a in ill)
-        latest = max(a for a in ill if a is not None)
+        latest = max((a for a in ill if a is not None), default=None)
         sweep.append((window, rise, false, seen, latest))
 columns = ["window", "rise", "false alarms", "seen", "latest"]
 swept = pd.DataFrame(sweep, columns=columns)
-swept
+HTML(as_html(swept.astype(str)))
 
 # %% tags=["check"]
 if profile == "pocket":
-    wide_enough = swept.query("rise >= 0.2")
-    assert (wide_enough["false alarms"] == 0).all()
+    assert swept["false alarms"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0]
     assert (swept["seen"] == len(sick)).all()
+    started = [right_in_format(j) for j in known["sick"]]
+    at_latest = sick.reset_index()["alarm"].idxmax()
+    assert started[at_latest] == min(started)
 
 # %% [markdown]
-# With a window of three steps and a rise of .1 one healthy seed is accused; every wider setting
-# accuses none, and all of them see every sick run. The latest alarm is that of a hacked seed whose
-# untrained policy was measured a little low, so that it had further to fall.
+# At pocket scale a window of three steps and a rise of .1 accuse one healthy seed; every wider
+# setting accuses none, and all of them see every sick run. The latest alarm is that of a hacked
+# seed of which the untrained policy was measured lowest, so that it had the least to lose.
 #
 # Others have seen the same collapse at full scale, without having asked for it (self-reported by
 # students, OLMo-2-0425-1B on GSM8K, 200 steps, standard GRPO; not run here):
@@ -632,10 +617,10 @@ if profile == "pocket":
 print(read_published("on-policy").loc[0, "note"])
 
 # %% [markdown]
-# Right answers few, format near 1, answers short: the three signs of the orange line carry over.
-# What does not is how it came about. Theirs came with standard settings, on 2 of 12 seeds; ours
-# took twenty times the learning rate, and none of four standard seeds has it. That is no
-# contradiction: of 0 in 4 the exact 95 % interval reaches up to 60 %.
+# Right answers few, format near 1, answers short: the same three signs as in the collapsed pocket
+# run, so the phenomenon carries over. How it comes about does not. Theirs came with standard
+# settings, on 2 of 12 seeds; ours took twenty times the learning rate, and none of four standard
+# seeds has it. That is no contradiction: of 0 in 4 the exact 95 % interval reaches up to 60 %.
 
 # %% tags=["check"]
 from scipy.stats import binomtest
@@ -735,11 +720,11 @@ assert changed == [{"learning_rate"}, {"reward"}, {"learning_rate", "reward"}]
 assert len({s["policy_sha256"] for s in settings.values()}) == 1
 
 # %% [markdown]
-# One factor at a time. Healthy and collapsed differ in the learning rate and in nothing else, the
-# policy's weights and the random seed included, so the difference between their journals can be
-# put down to it. The collapsed and the hacked run differ in two settings, and a comparison of
-# those two alone would prove nothing about either. Nor would two runs of different policies,
-# however similar their curves. The whole note:
+# (A reward of None is the prompt's own.) One factor at a time. Healthy and collapsed differ in the
+# learning rate and in nothing else, the policy's weights and the random seed included, so the
+# difference between their journals can be put down to it. The collapsed and the hacked run differ
+# in two settings, and a comparison of those two alone would prove nothing about either. Nor would
+# two runs of different policies, however similar their curves. The whole note:
 
 
 # %%
@@ -749,10 +734,10 @@ def note(**lines: str) -> HTML:
     return HTML(as_html(pd.DataFrame(rows, columns=["", "note"])))
 
 
-def full_from(journal: pd.DataFrame) -> int:
-    """The first step with 95 % of the answers in format."""
+def full_from(journal: pd.DataFrame) -> int | None:
+    """The first step with 95 % of the answers in format, if any."""
     in_format = recorded(journal, IN_FORMAT)
-    return int(in_format.index[in_format >= 0.95].min())
+    return min(in_format.index[in_format >= 0.95], default=None)
 
 
 best = recent(collapsed, RIGHT)
@@ -811,19 +796,20 @@ if profile == "pocket":
 
 # %% [markdown]
 # At pocket scale: the same symptom, two diagnoses. In the collapsed run eight answers solve what
-# one solves: the groups agree. In the hacked run eight solve several times as much as one: they
-# guess, each time anew, and every guess earns its .1. The recorded answers say the same. These are
-# the most frequent ones of the hacked run at its end, to as many different questions:
+# one solves: a problem that is solved at all is solved eight times, the groups agree. In the
+# hacked run eight solve several times as much as one: they guess, each time anew, and every guess
+# earns its .1. The recorded answers say the same. These are the most frequent ones of the hacked
+# run at its end, to as many different questions:
 
 # %%
 told = read_answers("format-only", profile).query("seed == 0")
 told = told[told["step"] == told["step"].max()]
-print(told["response"].str.strip().value_counts().head(4).to_string())
+frequent = told["response"].str.strip().value_counts()
+print(frequent.head(4).rename_axis(None).to_string())
 print("different questions:", told["question"].nunique())
 
 # %% tags=["check"]
 if profile == "pocket":
-    frequent = told["response"].str.strip().value_counts()
     assert frequent.head(4).sum() > 0.5 * len(told)
     assert told["response"].str.contains(r"\d=\d").mean() < 0.1
     assert told["question"].nunique() == len(told) == 64
@@ -879,7 +865,7 @@ if profile == "pocket":
 # ## A penalty that never looks at its reference
 #
 # The metrics above are values. A term of the loss acts through its *gradient*, and the two can
-# tell different stories. A script that is often copied holds the policy near a reference by adding
+# tell different stories. Some teaching scripts hold the policy near a reference by adding
 #
 # $$\beta\; \mathrm{mean}_y \big( \log \pi_\theta(y) - \log \pi_{ref}(y) \big)$$
 #
@@ -1177,9 +1163,19 @@ def name_journal(journal: pd.DataFrame) -> str:
 
 
 # %% tags=["check"]
-for label, seed in three[RUN].drop_duplicates().itertuples(index=False):
-    nameless = journal_of(three, label, seed).reset_index(drop=True)
-    assert name_journal(nameless) == label
+made_up = pd.DataFrame(
+    {
+        RIGHT: [0.4] * 9 + [0.0] * 9,
+        IN_FORMAT: [0.5] * 18,
+        "train_mean_reward": [0.4] * 9 + [0.0] * 9,
+    }
+)
+assert name_journal(made_up) == "collapsed"
+assert name_journal(made_up.head(9)) == "healthy"
+assert name_journal(made_up.assign(train_mean_reward=0.05)) == "hacked"
+if profile == "pocket":
+    for label, seed in three[RUN].drop_duplicates().itertuples(index=False):
+        assert name_journal(journal_of(three, label, seed)) == label
 
 # %% [markdown]
 # ```{exercise} Where to go back to
