@@ -936,7 +936,8 @@ for kind, ((value, gradient), (other_value, other)) in of_kind.items():
 # hundred seeded policies, answers and pairs of references:
 
 # %% tags=["check", "claim:W19"]
-beta, expected_difference = 0.3, 0.0
+beta = 0.3
+expected_difference = 0.0
 for seed in range(100):
     generator = torch.Generator().manual_seed(seed)
     logits, one, other = torch.randn(
@@ -1041,9 +1042,10 @@ for eps in (0.2, 0.5, 1.0, 10.0):
 # %% tags=["check", "claim:W20"]
 expected_interval = (-9.0, 11.0)
 assert interval(10.0) == expected_interval
-expected_clipped = {0.2: True, 0.9: True, 1.0: False, 10.0: False}
+epsilons = (0.2, 0.9, 1.0, 10.0)
+expected_clipped = (True, True, False, False)
 ratios = torch.logspace(-12, 12, 4801, dtype=torch.float64)[:, None]
-for eps, expected in expected_clipped.items():
+for eps, expected in zip(epsilons, expected_clipped, strict=True):
     is_clipped = clipped_loss(-torch.ones_like(ratios), ratios, eps)[1]
     assert is_clipped.any().item() == expected
 is_clipped = clipped_loss(torch.ones_like(ratios), ratios, 10.0)[1]
