@@ -548,12 +548,14 @@ summary = pd.DataFrame(
         "latest": by_variant["alarm"].max(),
     }
 ).reset_index()
-steps = summary.astype({"earliest": "Int64", "latest": "Int64"}).astype(str)
-HTML(as_html(steps.replace("<NA>", "none")))
+whole = summary.astype({"earliest": "Int64", "latest": "Int64"})
+shown = whole.astype(object).where(summary.notna(), "none")
+HTML(as_html(shown.astype(str)))
 
 # %% tags=["check"]
 healthy_runs = alarms[alarms["recording"] == "on-policy"]
 sick = alarms[alarms["variant"].isin(["x20", "format_only"])]
+assert (shown.loc[summary["alarms"] == 0, "earliest"] == "none").all()
 if profile == "pocket":
     assert len(healthy_runs) == 4 and healthy_runs["alarm"].isna().all()
     assert sick["alarm"].notna().all() and sick["alarm"].max() < 50
