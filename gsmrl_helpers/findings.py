@@ -36,9 +36,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """Several findings, shown as one table."""
+    """Several findings, shown as one table; in a terminal under a title."""
 
     findings: tuple[Finding, ...]
+    title: str = "Before the first step"
 
     @property
     def ok(self) -> bool:
@@ -56,4 +57,4 @@ class Findings:
         return as_html(self.table())
 
     def __rich__(self) -> Table:
-        return as_rich(self.table(), "Before the first step")
+        return as_rich(self.table(), self.title)

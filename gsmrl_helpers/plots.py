@@ -40,6 +40,10 @@ LINES: dict[str, tuple[str, object]] = {
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),
+    # journals of runs
+    "healthy": ("#0072B2", "-"),
+    "collapsed": ("#D55E00", "--"),
+    "hacked": ("#CC79A7", ":"),
     # sizes of a group
     "G = 4": ("#D55E00", ":"),
     "G = 8": ("#0072B2", "-"),
