@@ -1,7 +1,7 @@
 """Figures of all that the runs of one variant logged: a row for each group of metrics, both bands.
 
-On the left the mean with μ ± 1.96 σ/√n, on the right the same mean with the range of the seeds. What
-was never computed is said to be "not recorded": it is not drawn as 0.
+On the left the mean with μ ± 1.96 σ/√n, on the right the same mean with the range of the seeds.
+What was never computed is said to be "not recorded": it is not drawn as 0.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def _draw_panel(ax: Axes, runs: pd.DataFrame, variant: str, metrics: dict, band:
         ax.legend(loc="best")
     else:
         ax.set_yticks([])
+        ax.set_xlabel("step")
     if missing := [metric for metric in metrics.values() if metric not in recorded.values()]:
         text = f"not recorded: {', '.join(missing)}"
         ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")

@@ -51,7 +51,9 @@ class Passed:
         if self.n < FEWEST:
             return f"{said}{self.mean:.3f}, and of one seed nothing is known of the spread."
         where = "wholly on that side" if self.sure else "on both sides of the threshold"
-        return f"{said}{self.mean:.3f}, its 95 % t interval {self.low:.3f} to {self.high:.3f} {where}."
+        return (
+            f"{said}{self.mean:.3f}, its 95 % t interval {self.low:.3f} to {self.high:.3f} {where}."
+        )
 
 
 def passes(finals: pd.DataFrame, threshold: float) -> list[Passed]:

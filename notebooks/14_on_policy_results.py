@@ -41,8 +41,7 @@ profile = "pocket"
 import math
 import re
 from collections.abc import Sequence
-from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -115,12 +114,30 @@ assert finals["variant"].unique().tolist() == ["standard"]
 assert (finals["step"] == last).all() and by_seed.between(0, 1).all()
 if profile == "pocket":
     assert by_seed.index.tolist() == [0, 1, 2, 3]
-    assert 0.02 < by_seed.max() - by_seed.min() < 0.15
 
 # %% [markdown]
-# Whoever runs one seed reports one of these numbers, and can't know which. At pocket scale the
-# lucky one and the unlucky one lie several points apart, as much as many papers claim for a new
-# method. A mean over seeds is better, and it has an error of its own.
+# Whoever runs one seed reports one of these numbers and can't know which. They differ for two
+# reasons. The trained policies differ; and each is measured by one sampled answer to each test
+# problem. Measuring alone gives a share $p$ of $N$ answers the standard error $\sqrt{p(1-p)/N}$.
+
+# %%
+mean = by_seed.mean()
+measuring = math.sqrt(mean * (1 - mean) / config.splits.test)
+print(
+    f"σ over seeds {by_seed.std():.3f}, from measuring alone {measuring:.3f}"
+)
+
+# %% tags=["check"]
+if profile == "pocket":
+    assert by_seed.std() < 1.5 * measuring
+    assert by_seed.max() - by_seed.min() < 0.06
+
+# %% [markdown]
+# At pocket scale the four seeds lie within a few points, no farther apart than repeated
+# measurements of one policy would be. So these runs hardly differ in what they have learned. That
+# is not the rule: at full scale, as the published figures below show, single seeds fail
+# altogether. In either case a mean over seeds is better than one of them, and it has an error of
+# its own.
 #
 # ## The interval of a mean
 #
@@ -164,11 +181,11 @@ assert math.isnan(standard_error([0.26]))
 # %% [markdown]
 # ## What the interval covers
 #
-# The number 1.96 is that of a normal distribution whose $\sigma$ is known. Four seeds only give an
-# estimate of $\sigma$, and now and then a far too small one: four results that happen to lie
-# together look precise. Student's distribution with $n - 1$ degrees of freedom accounts for it. With
-# it, the chance that mean ± factor · $\sigma/\sqrt n$ contains the true mean is known exactly, if
-# the results are normal.
+# The number 1.96 is that of a normal distribution whose $\sigma$ is known. Four seeds only give
+# an estimate of $\sigma$, and now and then a far too small one: four results that happen to lie
+# together look precise. Student's distribution with $n - 1$ degrees of freedom accounts for it.
+# With it, the chance that mean ± factor · $\sigma/\sqrt n$ contains the true mean is known
+# exactly, if the results are normal.
 
 # %% tags=["definition"]
 
@@ -176,9 +193,7 @@ assert math.isnan(standard_error([0.26]))
 def coverage(n: int, factor: float = Z) -> float:
     """How often mean ± factor · σ/√n over n normal values is right."""
     if n < FEWEST:
-        raise ValueError(
-            f"n={n}: an interval needs at least {FEWEST} values"
-        )
+        raise ValueError(f"n={n}: an interval needs at least {FEWEST} values")
     return float(2 * t.cdf(factor, n - 1) - 1)
 
 
@@ -217,8 +232,16 @@ assert coverage(2) < 0.71 and coverage(64) > 0.945
 # The other band that the assignment allows is the range from the lowest to the highest seed. It
 # assumes nothing and shows an outlier for what it is. It says something else: not where the mean
 # is, but where the runs were; and it only grows with more seeds, while the interval shrinks
-# ({ref}`ex-14-range` asks what it covers). The figures below have both, side by side.
-#
+# ({ref}`ex-14-range` asks what it covers). With four seeds the two happen to look alike: of four
+# normal results the range is on average 1.14 times as wide. The figures below have both, side by
+# side.
+
+# %% tags=["check"]
+widths = 2 * Z * errors
+ranges = draws.max(axis=1) - draws.min(axis=1)
+assert abs(ranges.mean() / widths.mean() - 1.14) < 0.01
+
+# %% [markdown]
 # ## What was learned
 #
 # The reward pays for the right answer alone. Format is graded and logged, because either can rise
@@ -251,16 +274,17 @@ figure = plot_panels(
 plt.show()
 
 # %% [markdown]
-# *Thin lines are seeds, thick lines their mean. At pocket scale the format comes first: within
-# thirty steps nearly every answer is in format, while right answers go on rising to the end. The
-# training curve jumps about more than the validation curve, since each step meets new problems, and
-# lies on the same level, since no problem comes twice.*
+# *Thin lines are seeds, thick lines their mean. At pocket scale format and right answers rise
+# together. Format is nearly complete after thirty steps; right answers level off after about sixty,
+# where a third of them is still missing. The training curve jumps about more, since each step meets
+# other problems, and lies on the level of the validation curve, since no problem comes twice.*
 
 # %%
 table = pd.DataFrame(
     {
-        (part, split): curves(results, f"{split}_mean_{part}_reward")
-        .set_index("step")["mean"]
+        (part, split): curves(
+            results, f"{split}_mean_{part}_reward"
+        ).set_index("step")["mean"]
         for part in ("answer", "format")
         for split in ("train", "curve")
     }
@@ -273,9 +297,13 @@ paid = rows_of(results, "train_mean_reward")["value"].to_numpy()
 answered = rows_of(results, "train_mean_answer_reward")["value"].to_numpy()
 assert np.array_equal(paid, answered)  # the answer is all that is paid
 if profile == "pocket":
-    answer, form = (table[part, "curve"].dropna() for part in ("answer", "format"))
-    assert 0.07 < answer[0] < 0.11 and 0.55 < answer[100] < 0.67
-    assert form[30] > 0.9 and answer[30] < 0.8 * answer[100]
+    right = table["answer", "curve"].dropna()
+    form = table["format", "curve"].dropna()
+    assert 0.07 < right[0] < 0.11 and 0.55 < right[100] < 0.67
+    assert form[30] > 0.9 > form[20] and right[30] < 0.9 * right[60]
+    assert abs(right[100] - right[60]) < 0.03
+    train = table["answer", "train"].loc[51:100].mean()
+    assert abs(train - right.loc[60:].mean()) < 0.04
     n_problems = config.prompts_per_step * config.n_grpo_steps
     assert n_problems <= config.splits.train  # none comes twice
 
@@ -307,10 +335,10 @@ if profile == "pocket":
 # %% [markdown]
 # ## Learned, or brought out?
 #
-# From 9 % to 61 % in a hundred steps of 256 answers each looks like a great deal of learning. At
-# pocket scale most of it is not new knowledge. The untrained policy is bad at *sampling* right
-# answers, not at preferring them. The same weights, asked the same validation problems, eight
-# answers each at a temperature, or one greedily:
+# From 9 % to above 60 % in a hundred steps of 256 answers each looks like a great deal of
+# learning. At pocket scale most of it is not new knowledge. The untrained policy is bad at
+# *sampling* right answers, not at preferring them. The same weights, asked the same validation
+# problems, eight answers each at a temperature, or one greedily:
 
 # %% tags=["nbval-ignore-output"]
 if profile == "pocket":
@@ -373,15 +401,15 @@ plt.show()
 # all tokens of validation answers. On-policy there is no old policy: one update for each batch.*
 #
 # **Loss.** The name is inherited. It is minus the objective whose gradient is the estimate, its
-# value depends on the batch's own advantages, and it need not fall ({doc}`11_policy_gradient_loss`).
-# It goes up and down around a level that says nothing about progress. Don't choose a checkpoint by
-# it.
+# value depends on the batch's own advantages, and it need not fall
+# ({doc}`11_policy_gradient_loss`). At pocket scale it falls for twenty steps and then *rises* for
+# eighty, while the policy gets better in both. Don't choose a checkpoint by it.
 #
-# **Gradient norm.** It stays below the bound from which it would be clipped, `max_grad_norm`, so
-# clipping did nothing here. It is first large, while the format is learned.
+# **Gradient norm.** It doubles as entropy falls, and stays far below the bound from which it
+# would be clipped, `max_grad_norm`: at pocket scale clipping never acted.
 #
-# **Entropy.** It falls steeply while the format is learned, and slowly afterwards. Falling entropy
-# is sharpening, seen from inside; at 0 nothing would be left to explore.
+# **Entropy.** It falls to less than a third, most of it in the first thirty steps. That is the
+# sharpening, seen from inside. At 0 nothing would be left to explore.
 #
 # **KL to the old policy, ratio, clip fraction.** Not recorded. With fresh rollouts and one update
 # the old policy is the policy, its ratio is 1 by construction, and the loop does not spend a
@@ -389,13 +417,13 @@ plt.show()
 
 
 # %%
-def level(metric: str) -> pd.DataFrame:
+def level(metric: str) -> pd.Series:
     """Mean over seeds and over the first, middle and last ten steps."""
-    along = curves(results, metric).set_index("step")["mean"]
-    middle = last // 2
-    parts = {"first ten": (1, 10), "middle ten": (middle - 4, middle + 5)}
-    parts["last ten"] = (last - 9, last)
-    return pd.Series({k: along.loc[a:b].mean() for k, (a, b) in parts.items()})
+    along = curves(results, metric).set_index("step")["mean"].sort_index()
+    starts = {"first": 1, "middle": last // 2 - 4, "last": last - 9}
+    return pd.Series(
+        {f"{k} ten": along.loc[a : a + 9].mean() for k, a in starts.items()}
+    )
 
 
 logged = [
@@ -410,19 +438,25 @@ for metric in ("kl_to_old", "mean_ratio", "clip_fraction"):
     assert not is_recorded(results, metric)
 norms = rows_of(results, "grad_norm")["value"].dropna()
 if profile == "pocket":
-    assert (norms > config.max_grad_norm).mean() < 0.01
-    assert levels.loc["grad_norm", "first ten"] > levels.loc["grad_norm", "last ten"]
-    entropies = levels.loc["token_entropy"]
-    assert entropies["first ten"] > 1.5 * entropies["middle ten"]
-    assert entropies["middle ten"] > entropies["last ten"] > 0.05
+    assert norms.max() < config.max_grad_norm
+    assert levels.loc["grad_norm", "last ten"] > (
+        1.4 * levels.loc["grad_norm", "first ten"]
+    )
+    losses = curves(results, "loss").set_index("step")["mean"]
+    rolling = losses.rolling(10).mean()
+    assert rolling.loc[100] > rolling.loc[25] + 0.02  # it rises again
+    entropies = curves(results, "curve_token_entropy")
+    entropies = entropies.set_index("step")["mean"]
+    assert entropies[100] < entropies[0] / 3
+    assert entropies[0] - entropies[30] > 2 * (entropies[30] - entropies[100])
 
 # %% [markdown]
 # ## Length, and groups without a signal
 #
 # Length has to be looked at apart for right and for wrong answers. A mean over both moves when
-# their shares move, though neither kind has changed. And where wrong answers are long, as in
-# {doc}`11_policy_gradient_loss`, dividing each answer's loss by its own length is one of the
-# possible reasons.
+# their shares move, though neither kind has changed. And dividing each answer's loss by its own
+# length makes long wrong answers cheap ({doc}`11_policy_gradient_loss`), which shows in the wrong
+# ones alone.
 
 # %% tags=["hide-input"]
 figure = plot_panels(
@@ -445,16 +479,33 @@ figure = plot_panels(
                 "wrong": "curve_response_length_wrong",
             },
         ),
-        ("Groups without signal", "share", {"train": "no_signal_group_share"}),
+        (
+            "Groups without signal",
+            "share",
+            {"train": "no_signal_group_share"},
+        ),
     ],
 )
 plt.show()
 
 # %% [markdown]
-# *Mean length of right and of wrong answers, and the share of training groups whose answers all earn
-# the same. At pocket scale the two lengths approach each other: the long wrong answers of the
-# beginning, which ran on without ever giving an answer, have gone. Groups without a signal are most
-# at the beginning, when whole groups are wrong.*
+# *Mean length of right and of wrong answers, and the share of training groups whose answers all
+# earn the same. At pocket scale right answers keep their length and wrong ones grow by a quarter.
+# Groups without a signal are most at the beginning, when whole groups are wrong, fewest at step
+# 20, and become more again as groups are solved.*
+#
+# The curve does not say why wrong answers grow. The division by length may be a reason. Another one
+# is seen in the answers that are on record: at the beginning nearly half of the wrong ones hold no
+# calculation at all; at the end they calculate, and miscalculate. What changed is which answers are
+# wrong, and no single answer has to have become longer. Nearly none is cut off at the limit, so
+# nothing runs away. The number of calculations in a wrong answer, before and after:
+
+# %%
+wrong = answers[answers["answer_reward"] < 1]
+calculations = wrong["response"].str.count(r"\d=\d")
+calculations.groupby(wrong["step"]).agg(
+    answers="size", mean="mean", none=lambda n: (n == 0).mean()
+).round(2)
 
 # %% tags=["check"]
 if profile == "pocket":
@@ -462,10 +513,15 @@ if profile == "pocket":
         kind: level(f"train_response_length_{kind}")
         for kind in ("right", "wrong")
     }
-    gaps = lengths["wrong"] - lengths["right"]
-    assert gaps["first ten"] > 2 * abs(gaps["last ten"])
-    shares = levels.loc["no_signal_group_share"]
-    assert shares["first ten"] > shares["last ten"]
+    growth = {k: v["last ten"] / v["first ten"] for k, v in lengths.items()}
+    assert abs(growth["right"] - 1) < 0.05 and 1.15 < growth["wrong"] < 1.35
+    lost = curves(results, "no_signal_group_share").set_index("step")["mean"]
+    assert lost[1] > 0.4 > lost.loc[15:25].mean() and lost.idxmin() < 40
+    assert lost.loc[91:].mean() > lost.loc[15:25].mean()
+    without = (calculations == 0).groupby(wrong["step"]).mean()
+    assert without[0] > 0.35 and without[100] < 0.05
+    cut_off = rows_of(results, "train_truncated_share")["value"]
+    assert cut_off.mean() < 0.01
 
 # %% [markdown]
 # ## pass@k
@@ -505,36 +561,24 @@ choices = list(combinations([1, 1, 0, 0, 0, 0, 0, 0], 4))
 assert abs(np.mean([any(choice) for choice in choices]) - expected) < 5e-7
 
 # %% [markdown]
-# Both estimates have the same expectation, and both are unbiased. Given the count $c$, every order
-# of the answers is equally likely, and the mean of "first $k$" over all orders is the counted share:
-# the second estimate is the first, averaged. An average over what carries no information can only
-# lower the variance (this is the theorem of Rao and Blackwell). Exactly, in fractions, for every
-# share $p$ of right answers, every $k$ and $n = 8$: the expectation is $1 - (1-p)^k$ for either.
-
+# Both estimates have the same expectation. Given the count $c$, every order of the answers is
+# equally likely, and the mean of "first $k$" over all orders is the counted share: the second
+# estimate is the first, averaged. An average over what carries no information can only lower the
+# variance (the theorem of Rao and Blackwell). Here all $2^8$ outcomes of eight answers are
+# enumerated, each right with probability $p$: both estimates have the mean $1 - (1-p)^k$, and the
+# counted one varies less.
 
 # %% tags=["check", "claim:A21b"]
-def moments(p: Fraction, n: int, k: int, first_k: bool) -> tuple[Fraction, ...]:
-    """Mean and second moment of an estimate over the 2^n groups' counts."""
-    mean = second = Fraction(0)
-    for c in range(n + 1):
-        chance = math.comb(n, c) * p**c * (1 - p) ** (n - c)
-        counted = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
-        mean += chance * counted
-        second += chance * (counted if first_k else counted**2)
-    return mean, second
-
-
-expected = Fraction(0)  # by how much the two expectations differ
-for p in (Fraction(1, 10), Fraction(1, 2), Fraction(7, 8)):
-    for k in range(1, 9):
-        # of orders with c right ones, "first k" is 1 in the counted share
-        orders = list(combinations(range(8), 2))
-        hits = sum(min(order) < k for order in orders)
-        assert abs(hits / len(orders) - pass_at_k(8, 2, k)) < 1e-12
-        first, counted = moments(p, 8, k, True), moments(p, 8, k, False)
-        assert first[0] - counted[0] == expected
-        assert counted[0] - (1 - (1 - p) ** k) == expected
-        assert counted[1] <= first[1]  # and so is the variance
+expected = 0.0  # by how much the two expectations differ
+for p, k in product((0.1, 0.5, 0.9), range(1, 9)):
+    outcomes = list(product((0, 1), repeat=8))
+    chances = [p ** sum(o) * (1 - p) ** (8 - sum(o)) for o in outcomes]
+    first = np.array([any(o[:k]) for o in outcomes], dtype=float)
+    counted = np.array([pass_at_k(8, sum(o), k) for o in outcomes])
+    mean_first, mean_counted = chances @ first, chances @ counted
+    assert abs(mean_first - mean_counted - expected) < 1e-9
+    assert abs(mean_counted - (1 - (1 - p) ** k)) < 1e-9
+    assert chances @ counted**2 <= chances @ first**2 + 1e-12
 
 # %% [markdown]
 # The runs log pass@k of every training batch: it has groups of $G$ answers, so that $k$ goes from 1
@@ -567,8 +611,8 @@ for ax in axes:
 plt.show()
 
 # %% [markdown]
-# *Left: pass@k over k, means over ten steps, at the beginning and at the end of the runs; the band is
-# ± 1.96 σ/√n over seeds. Right: the same over the steps.*
+# *Left: pass@k over k, means over ten steps, at the beginning and at the end of the runs; the
+# band is ± 1.96 σ/√n over seeds. Right: the same over the steps.*
 
 # %%
 pass_means = passing.groupby(["variant", "step"])["value"].mean().unstack(0)
@@ -582,13 +626,20 @@ shown.assign(**{"if all problems were alike": independent}).round(3)
 assert (pass_means.diff().dropna() >= 0).all(axis=None)
 assert (pass_means.loc[config.group_size] <= independent).all()
 if profile == "pocket":
+    at_start = [
+        curves(results, f"train_pass_at_{k}").set_index("step")["mean"][1]
+        for k in (1, 8)
+    ]
+    assert 0.06 < at_start[0] < 0.11 and 0.38 < at_start[1] < 0.54
     gain = pass_means["last steps"] - pass_means["first steps"]
     assert gain.min() > 0
 
 # %% [markdown]
-# The last column is what eight independent tries would give if every problem had the same chance.
-# The measured pass@8 is lower, because problems differ: some are solved nearly always and some
-# nearly never, and tries at the latter are lost.
+# At pocket scale a policy that got 8 % of its single answers right got nearly half of the
+# problems right in eight tries, at the very start: much of what training brings was within reach
+# of a few more samples. The last column is what as many independent tries would give if every
+# problem had the same chance. The measured pass@8 is lower, because problems differ: some are
+# solved nearly always and some nearly never, and tries at the latter are lost.
 #
 # ## Before and after
 #
@@ -655,15 +706,19 @@ HTML(as_html(best[["seed", "question", "gold", "response"]].astype(str)))
 CALCULATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 
 
+def comes_out(a: str, operator: str, b: str, result: str) -> bool:
+    """Say whether a calculation is right, such as 12/4=3."""
+    if operator == "/":
+        return int(result) * int(b) == int(a)
+    return apply_operator(operator, int(a), int(b)) == int(result)
+
+
 def working(response: str) -> str:
-    """What kind of working stands before the answer of a pocket response."""
+    """What kind of working stands before the answer."""
     found = CALCULATION.findall(response)
     if not found:
         return "no calculation"
-    right = all(
-        apply_operator(operator, int(a), int(b)) == int(result)
-        for a, operator, b, result in found
-    )
+    right = all(comes_out(*calculation) for calculation in found)
     return "all come out" if right else "one does not come out"
 
 
@@ -777,9 +832,10 @@ assert (published["accuracy"] > THRESHOLD).all()
 # - **Collapse.** Two of their twelve seeds ended near 10 %, with format near 1 and answers of 13 to
 #   28 tokens. At pocket scale none of four did. These do not contradict each other: if one seed in
 #   six collapses, four seeds show none of it about every second time.
-# - **The form of the collapse** is known here: format near 1, short answers, few of them right is
-#   what the policy of {doc}`06_reward_functions` came to when it was paid for the format alone.
-#   Whether the two seeds got there for the same reason the reports don't say.
+# - **The form of the collapse** is known here: format near 1, short answers, few of them right.
+#   The policy of {doc}`06_reward_functions` came to it when it was paid for the format alone, and
+#   that of {doc}`15_learning_rate` by steps that were too large. How the two seeds got there the
+#   reports don't say.
 
 # %%
 none_of_four = (1 - 2 / 12) ** 4
@@ -873,9 +929,9 @@ toy = pd.DataFrame(
 assert steps_to(toy, "m", 0.5) == {0: 1, 1: None}
 assert steps_to(toy, "m", 0.7) == {0: 3, 1: None}
 if profile == "pocket":
-    early = steps_to(results, "curve_mean_format_reward", 0.9)
-    late = steps_to(results, "curve_mean_answer_reward", 0.5)
-    assert all(early[seed] < late[seed] for seed in range(4))
+    form = steps_to(results, "curve_mean_format_reward", 0.9)
+    right = steps_to(results, "curve_mean_answer_reward", 0.55)
+    assert all(form[seed] <= right[seed] for seed in range(4))
 
 # %% [markdown]
 # ```{exercise} How many seeds?
@@ -911,5 +967,5 @@ for std, half in ((0.02, 0.02), (0.05, 0.03), (0.1, 0.5)):
 # %% [markdown]
 # ## Next
 #
-# The rate that these runs were made with was a choice. Chapter 15, {doc}`15_learning_rate`, makes it
-# from data: five rates, chosen on dev and reported on test.
+# The rate that these runs were made with was a choice. Chapter 15, {doc}`15_learning_rate`, makes
+# it from data: five rates, chosen on dev and reported on test.

@@ -46,7 +46,9 @@ def runs(ends: Mapping[str, Sequence[float]], late: Mapping[str, float]) -> pd.D
         for seed, value in enumerate(values):
             line = value + late[variant] * (np.array(STEPS) - 100) / 50 + noise[seed]
             rows += [(variant, seed, s, "train_mean_answer_reward", line[s - 1]) for s in STEPS]
-            rows += [(variant, seed, 100, f"{x}_mean_answer_reward", value) for x in ("dev", "test")]
+            rows += [
+                (variant, seed, 100, f"{x}_mean_answer_reward", value) for x in ("dev", "test")
+            ]
     return pd.DataFrame(rows, columns=LONG_COLUMNS)
 
 
