@@ -302,7 +302,8 @@ for ax, (title, (metric, unit)) in zip(
 ):
     plot_curves(ax, results, metric)
     ax.set(title=title, ylabel=unit)
-axes[0, 0].legend(loc="upper left", fontsize=7.5)
+handles = axes[0, 0].get_legend_handles_labels()
+figure.legend(*handles, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
