@@ -25,6 +25,21 @@ LINES: dict[str, tuple[str, object]] = {
     "too low": ("#56B4E9", ":"),
     "as tuned": ("#0072B2", "-"),
     "too high": ("#D55E00", "--"),
+    "in format": ("#E69F00", "--"),
+    "dev": ("#0072B2", "-"),
+    # the beginning and the end of runs, and tries at a problem
+    "first steps": ("#E69F00", "--"),
+    "last steps": ("#0072B2", "-"),
+    "pass@1": ("#0072B2", "-"),
+    "pass@2": ("#56B4E9", (0, (5, 1))),
+    "pass@4": ("#009E73", "--"),
+    "pass@8": ("#D55E00", ":"),
+    # multiples of a profile's learning rate
+    "x0.05": ("#56B4E9", ":"),
+    "x0.3": ("#009E73", "-."),
+    "x1": ("#0072B2", "-"),
+    "x3": ("#E69F00", (0, (5, 1))),
+    "x20": ("#D55E00", "--"),
     # baselines
     "no baseline": ("#000000", (0, (1, 1))),
     "b = 1/2": ("#E69F00", "--"),
