@@ -42,6 +42,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import chi2
+from scipy.stats import t as student_t
 from torch import Tensor
 
 from gsmrl_helpers import (
@@ -62,7 +63,7 @@ from gsmrl_helpers.plots import use_style
 from gsmrl_helpers.published import read_published
 from gsmrl_helpers.recordings import read_recording
 from gsmrl_helpers.result_plots import plot_curves, plot_finals
-from gsmrl_helpers.results import final_values, summarize
+from gsmrl_helpers.results import binned, final_values, summarize
 from gsmrl_helpers.verdicts import compare_all, paired_differences, stability
 from gsmrl_helpers.world import problems_of_step
 
@@ -140,8 +141,8 @@ if profile == "pocket":
 # ## The verdicts
 #
 # Runs of one seed start from the same policy, meet the same problems in the same order, and in the
-# first step draw the same answers. So they are compared as pairs: the difference for each seed, its
-# mean, and a t interval. Where the interval holds 0, the verdict is that nothing can be told.
+# first step draw the same answers. So they are compared as pairs: the difference for each seed,
+# its mean, and a t interval. Where the interval holds 0, the verdict is that nothing can be told.
 
 # %%
 verdicts = compare_all(finals, "GRPO")
@@ -158,8 +159,8 @@ for verdict in verdicts:
 
 # %% [markdown]
 # These are four intervals, each of which fails one time in twenty by itself. To have all four hold
-# together with 95 %, each is widened to 98.75 % (Bonferroni). With three degrees of freedom that is
-# half as wide again.
+# together with 95 %, each is taken at 98.75 % (Bonferroni). With four seeds that makes it 1.7
+# times as wide.
 
 # %%
 jointly = compare_all(finals, "GRPO", jointly=True)
@@ -177,12 +178,12 @@ for alone, joint in zip(verdicts, jointly, strict=True):
     wider = (joint.high - joint.low) / (alone.high - alone.low)
     assert math.isclose(joint.level, 0.9875)
     if len(joint.seeds) == 4:
-        assert abs(wider - 1.53) < 0.01
+        assert abs(wider - 1.69) < 0.01
     assert joint.word in (alone.word, "can't tell")
 
 # %% [markdown]
-# The same rule with `GRPO_constant` as the baseline separates the advantage from the normalisation.
-# This comparison was not announced beforehand, so it can suggest, and not decide.
+# The same rule with `GRPO_constant` as the baseline separates the advantage from the
+# normalisation. This comparison was not announced beforehand, so it can suggest, and not decide.
 
 # %%
 after_the_fact = compare_all(
@@ -197,9 +198,9 @@ assert [v.variant for v in after_the_fact] == ["Dr_GRPO", "RFT", "MaxRL"]
 # %% [markdown]
 # ## Spread
 #
-# A method whose seeds lie close together may be worth more than one with a higher mean. But a spread
-# is known from four seeds even less than a mean. The 95 % interval of a standard deviation from four
-# normal values reaches from .57 to 3.7 times the value found.
+# A method whose seeds lie close together may be worth more than one with a higher mean. But a
+# spread is known from four seeds even less than a mean. The 95 % interval of a standard deviation
+# from four normal values reaches from .57 to 3.7 times the value found.
 
 # %%
 n_test = configs["GRPO"].splits.test
@@ -221,10 +222,10 @@ assert (spread["std"] < spread["to"]).all()
 
 # %% [markdown]
 # "Answers alone" is how far final values would differ if all seeds had ended with the same policy:
-# each answers the test problems once, at random, and $\sqrt{p(1-p)/n}$ is the standard deviation of
-# a share. (Problems that are answered nearly always or nearly never make it a little smaller.) A
-# standard deviation of about that size says that the seeds did not differ in any way which the test
-# could show.
+# each answers the test problems once, at random, and $\sqrt{p(1-p)/n}$ is the standard deviation
+# of a share. (Problems that are answered nearly always or nearly never make it a little smaller.)
+# A standard deviation of about that size says that the seeds did not differ in any way which the
+# test could show.
 #
 # By the rule of stability, which is that of the off-policy runs, a seed has collapsed if it ends
 # below half of the best run:
@@ -250,25 +251,26 @@ panels = {
     "Length of right responses": ("train_response_length_right", "tokens"),
     "Length of wrong responses": ("train_response_length_wrong", "tokens"),
 }
+in_tens = binned(results, 10)
 figure, axes = plt.subplots(2, 3, figsize=(9.8, 5.6), layout="constrained")
 for ax, (title, (metric, unit)) in zip(
     axes.flat, panels.items(), strict=True
 ):
-    plot_curves(ax, results, metric)
+    plot_curves(ax, in_tens, metric)
     ax.set(title=title, ylabel=unit)
 axes[0, 0].set_yscale("log")
 axes[0, 0].legend(loc="best", fontsize=6)
 plt.show()
 
 # %% [markdown]
-# *Every seed faintly, means with μ ± 1.96 σ/√n; the legend of the first panel holds for all. The
-# norms stand on a log scale, since the variants measure their gradient in different units. Without
-# a baseline only an all-wrong group has no signal, so RFT's line in the second panel counts another
-# thing than the other four. Entropy is that of the tokens that went through the model: for RFT, of
-# right responses.*
+# *Means over ten steps: every seed faintly, all seeds with μ ± 1.96 σ/√n; the legend of the first
+# panel holds for all. The norms stand on a log scale, since the variants measure their gradient in
+# different units. Without a baseline only an all-wrong group has no signal, so RFT's line in the
+# second panel counts another thing than the other four. Entropy is that of the tokens that went
+# through the model: for RFT, of right responses.*
 #
-# Both baselines drop what can't teach. With a mean baseline those are whole groups, all right or all
-# wrong. RFT drops every wrong response and keeps the groups that are all right.
+# Both baselines drop what can't teach. With a mean baseline those are whole groups, all right or
+# all wrong. RFT drops every wrong response and keeps the groups that are all right.
 
 # %% tags=["check"]
 wide = results.pivot(
@@ -324,9 +326,9 @@ assert longer_or_shorter(made_up, "GRPO", "other").endswith("shorter")
 #
 # ## What leaving out saves
 #
-# A response with advantage 0 adds nothing to the gradient, so that it need not go through the model.
-# Seconds would measure the machine and whatever else it did; here the work is counted. First that
-# nothing is lost, with the first batch of seed 0: 32 problems, 8 answers each.
+# A response with advantage 0 adds nothing to the gradient, so that it need not go through the
+# model. Seconds would measure the machine and whatever else it did; here the work is counted.
+# First that nothing is lost, with the first batch of seed 0: 32 problems, 8 answers each.
 
 # %%
 config = experiment_config("variants", "pocket", "GRPO")
@@ -372,25 +374,17 @@ def gradient(variant: str, pruned: bool = True) -> tuple[Tensor, int]:
 
 # %% tags=["nbval-ignore-output"]
 gradients = {variant: gradient(variant) for variant in variants}
-unpruned = {variant: gradient(variant, pruned=False) for variant in variants}
-saved = pd.DataFrame(
+unpruned = {v: gradient(v, pruned=False) for v in ("GRPO", "RFT")}
+pd.DataFrame(
     {
-        variant: {
-            "tokens, all responses": unpruned[variant][1],
-            "tokens, pruned": gradients[variant][1],
-            "difference of gradients": (
-                (gradients[variant][0] - unpruned[variant][0]).norm()
-                / unpruned[variant][0].norm()
-            ).item(),
-        }
-        for variant in variants
+        "tokens, all responses": unpruned[variant][1],
+        "tokens, pruned": gradients[variant][1],
     }
-).T
-saved.style.format("{:.0f}").format("{:.0e}", subset=saved.columns[2:])
+    for variant in unpruned
+).set_axis(list(unpruned))
 
 # %% tags=["check"]
-for variant in variants:
-    whole, tokens = unpruned[variant]
+for variant, (whole, tokens) in unpruned.items():
     few, fewer = gradients[variant]
     assert (few - whole).norm() < 1e-5 * whole.norm()
     assert fewer < tokens
@@ -414,34 +408,42 @@ by_run = (
 )
 work = pd.DataFrame(
     {
-        "responses": steps.groupby("variant", sort=False)["trained_row_share"].mean(),
-        "tokens": (by_run["trained"] / by_run["sampled"]).groupby("variant", sort=False).mean(),
+        "responses": steps.groupby("variant", sort=False)[
+            "trained_row_share"
+        ].mean(),
+        "tokens": (by_run["trained"] / by_run["sampled"])
+        .groupby("variant", sort=False)
+        .mean(),
     }
 ).loc[list(variants)]
 work["passes left"] = (1 + 3 * work["tokens"]) / 4
 work.round(2)
 
 # %% tags=["check"]
-assert ((0 < work) & (work <= 1)).all(axis=None)
+assert ((work > 0) & (work <= 1)).all(axis=None)
 assert (work["passes left"] >= 0.25).all()
 
 # %% [markdown]
 # Mean share of the responses, and of their tokens, that were trained on, over all steps and seeds.
-# The last column adds what can't be saved: every response has to be sampled, wrong ones as well. In
-# passes through the model, sampling a token is one, and training on it three (forward once, backward
-# about twice as much), so of four parts one stays. Sampling one token at a time is the slower kind
-# of pass on most machines, so that the share of *time* saved is smaller still.
+# The last column adds what can't be saved: every response has to be sampled, wrong ones as well.
+# In passes through the model, sampling a token is one, and training on it three (forward once,
+# backward about twice as much), so of four parts one stays. Sampling one token at a time is the
+# slower kind of pass on most machines, so that the share of *time* saved is smaller still.
 #
-# The savings change during a run, and in opposite directions. RFT begins with little to train on and
-# ends with nearly everything that is right. With a mean baseline groups are dropped at both ends, as
-# the policy fails all eight times or succeeds all eight times.
+# The savings change during a run, and in opposite directions. RFT begins with little to train on
+# and ends with nearly everything that is right. With a mean baseline groups are dropped at both
+# ends, as the policy fails all eight times or succeeds all eight times.
 
 # %%
 thirds = pd.cut(
-    steps.index.get_level_values("step"), 3, labels=["first", "second", "last"]
+    steps.index.get_level_values("step"),
+    3,
+    labels=["first", "second", "last"],
 )
 by_third = steps["trained_row_share"].groupby(
-    [steps.index.get_level_values("variant"), thirds], observed=True, sort=False
+    [steps.index.get_level_values("variant"), thirds],
+    observed=True,
+    sort=False,
 )
 by_third.mean().unstack().loc[list(variants)].round(2)
 
@@ -451,8 +453,8 @@ assert by_third.mean().between(0, 1).all()
 # %% [markdown]
 # ## Fair tuning
 #
-# The learning rate of all five variants is the one that suits standard GRPO. To tune each method by
-# itself would be fairest and cost five times as much. What follows from the cheap way is not
+# The learning rate of all five variants is the one that suits standard GRPO. To tune each method
+# by itself would be fairest and cost five times as much. What follows from the cheap way is not
 # symmetric. If a method is better than GRPO at GRPO's own rate, that is a finding: tuned, it could
 # only be better still. If it is worse, nothing follows about the method, since it may just want
 # another rate. In words, for the verdicts above:
@@ -471,16 +473,21 @@ for verdict in verdicts:
 assert {verdict.word for verdict in verdicts} <= set(READING)
 
 # %% [markdown]
-# How much does one rate mean different things to the five? Their gradients of the batch above, beside
-# GRPO's: how long, and in how different a direction?
+# How much does one rate mean different things to the five? Their gradients of the batch above,
+# beside GRPO's: how long, and in how different a direction?
+
 
 # %% tags=["nbval-ignore-output"]
+def cosine(a: Tensor, b: Tensor) -> float:
+    return torch.cosine_similarity(a.double(), b.double(), dim=0).item()
+
+
 reference = gradients["GRPO"][0]
 compared = pd.DataFrame(
     {
         variant: {
             "norm / GRPO's": (g.norm() / reference.norm()).item(),
-            "cosine with GRPO's": torch.cosine_similarity(g, reference, dim=0).item(),
+            "cosine with GRPO's": cosine(g, reference),
         }
         for variant, (g, _) in gradients.items()
     }
@@ -488,14 +495,15 @@ compared = pd.DataFrame(
 compared.round(2)
 
 # %% tags=["check"]
-assert math.isclose(compared.loc["GRPO", "cosine with GRPO's"], 1, abs_tol=1e-5)
-assert compared["norm / GRPO's"].min() < 0.35
-assert compared["cosine with GRPO's"].between(0.3, 1.0001).all()
+assert compared["norm / GRPO's"]["RFT"] < 0.4
+assert compared["norm / GRPO's"]["Dr_GRPO"] < 0.4
+assert compared["norm / GRPO's"]["MaxRL"] > 0.8
+assert compared["cosine with GRPO's"].min() > 0.7
 
 # %% [markdown]
-# The lengths differ by factors, and two parts of the step meet a length. *Clipping* bounds the norm
-# at `max_grad_norm`. If it acted, the variants with long gradients would be slowed down and the
-# others not. The recording has the norm before clipping, so the steps at which it acted can be
+# The lengths differ by factors, and two parts of the step meet a length. *Clipping* bounds the
+# norm at `max_grad_norm`. If it acted, the variants with long gradients would be slowed down and
+# the others not. The recording has the norm before clipping, so the steps at which it acted can be
 # counted:
 
 # %%
@@ -509,9 +517,9 @@ largest = steps["grad_norm"].groupby("variant", sort=False).max()
 assert ((clipped > 0) == (largest > limit)).all()
 
 # %% [markdown]
-# *Adam* divides each component by its own running size. A constant factor drops out, but for the
-# $10^{-8}$ in its divisor. Three steps on the gradient of the batch, and on a tenth of it, from the
-# same point:
+# *Adam* divides each component by its own running size, and adds $10^{-8}$ to the divisor. But for
+# that, a constant factor drops out. Three steps on the gradient of the batch, and on a tenth of
+# it, from the same point:
 
 
 # %%
@@ -529,59 +537,121 @@ def adam_move(gradient: Tensor) -> Tensor:
 
 # %% tags=["check"]
 full, tenth = adam_move(reference), adam_move(reference / 10)
-assert (full - tenth).norm() < 0.02 * full.norm()
-assert abs(full.abs().max() - 3 * config.learning_rate) < 1e-6
+assert math.isclose(full.norm(), tenth.norm(), rel_tol=0.03)
+assert (full - tenth).norm() < 0.10 * full.norm()
+assert math.isclose(full.abs().max(), 3 * config.learning_rate, rel_tol=1e-3)
+assert 0.1 < (reference.abs() < 1e-7).float().mean() < 0.25
 
 # %% [markdown]
-# So neither the choice of $Z$ nor the size of a normaliser is a learning rate in disguise, as it
-# would be for plain gradient descent. What Adam does not absorb is what differs *within* a batch, or
-# from step to step faster than its averages follow (with $\beta_2 = .95$ about twenty steps): which
-# groups and which tokens count for how much. That is the cosine of the table. And two gradients of
-# the same size after Adam may need different rates all the same, the noisier one a smaller rate.
-# Whether a variant wants one is not known until it has been tried.
+# The two moves are equally long, and their difference is less than a tenth of that. It comes from
+# rare tokens: about one component in six is smaller than $10^{-7}$, where the $10^{-8}$ counts. So
+# neither $Z$ nor the size of a normaliser is a learning rate in disguise, as either would be for
+# plain gradient descent.
+#
+# What Adam does not absorb is what differs *within* a batch, which groups and which tokens count
+# for how much, and what changes from step to step faster than its averages follow (with $\beta_2 =
+# .95$ about twenty steps). It even makes more of a difference in direction, since it lifts the
+# small components:
+
+# %% tags=["nbval-ignore-output"]
+moves = {variant: adam_move(g) for variant, (g, _) in gradients.items()}
+compared["after Adam"] = {v: cosine(move, full) for v, move in moves.items()}
+compared.round(2)
 
 # %% tags=["check"]
-beta = config.adam_betas[1]
-assert beta == 0.95 and math.isclose(1 / (1 - beta), 20)
+assert math.isclose(1 / (1 - config.adam_betas[1]), 20)
+others = compared.drop(index="GRPO")
+assert (others["after Adam"] < others["cosine with GRPO's"]).all()
+assert others["after Adam"].idxmin() == "RFT"
+
+# %% [markdown]
+# RFT goes the most different way, as it leaves out what GRPO takes from wrong answers. And two
+# gradients of one size may still want different rates, the noisier one a smaller one. Whether a
+# variant wants another is not known until it has been tried.
 
 # %% [markdown]
 # ## The published figures
 #
 # What students reported for the full scale: OLMo-2-0425-1B on GSM8K, 200 steps, share of right
-# validation answers. These numbers are theirs, self-reported, and were not run here. In brackets the
-# range of seeds, where it was given.
+# validation answers. These numbers are theirs, self-reported, and were not run here. Where a range
+# of seeds was given, it stands beside the mean; for GRPO there are three reports.
 
 # %%
 standard = read_published("on-policy").assign(variant="GRPO")
 published = pd.concat([standard, read_published("variants")])
 pocket = summarize(finals)["mean"].round(2)
+theirs = published.groupby("variant", sort=False)
 table = pd.DataFrame(
     {
-        "published": published.groupby("variant", sort=False)["accuracy"].agg(
-            lambda values: ", ".join(f"{value:.2f}" for value in values)
+        "published": theirs["accuracy"].agg(
+            lambda means: ", ".join(map("{:.2f}".format, means))
         ),
-        "range of seeds": published.groupby("variant", sort=False)["lowest"].max().map(
-            lambda low: "" if np.isnan(low) else f"from {low:.2f}"
-        ),
-        f"here, {profile}": pocket.map("{:.2f}".format),
+        "lowest seed": theirs["lowest"].min(),
+        "highest seed": theirs["highest"].max(),
+        f"here, {profile}": pocket,
     }
 )
-table
+table.astype(object).fillna("")
 
 # %% tags=["check"]
 assert set(table.index) == set(variants)
 assert table.loc["GRPO", "published"] == "0.46, 0.36, 0.36"
+assert table.loc["Dr_GRPO", "lowest seed"] == 0.09
 
 # %% [markdown]
-# @@CARRY@@
+# Can anything be told from the published column? The four seeds of Dr. GRPO lie between .09 and
+# .48. The range of four normal values is 2.06 standard deviations on average, which makes the
+# standard deviation .19, and the half width of a t interval for that mean .30. Every other number
+# of the column lies inside.
+
+# %% tags=["check"]
+generator = np.random.default_rng(0)
+ranges = np.ptp(generator.normal(size=(100_000, 4)), axis=1)
+assert abs(ranges.mean() - 2.06) < 0.01
+std = (0.48 - 0.09) / 2.06
+half = student_t.ppf(0.975, 3) * std / 2
+assert abs(std - 0.19) < 0.005 and abs(half - 0.30) < 0.005
+dr_grpo = published.set_index("variant")["accuracy"]["Dr_GRPO"]
+assert ((published["accuracy"] - dr_grpo).abs() < half).all()
+
+# %% [markdown]
+# Which of what was reported is seen here as well? Three things can be put side by side: whether
+# runs collapse, how far the seeds of a variant lie apart, and in which order the means stand. (The
+# published spread contains collapsed runs: of 12 seeds of standard GRPO 2 ended near .1.)
+
+# %%
+ours = summarize(finals)
+order = " > ".join(ours["mean"].sort_values(ascending=False).index)
+theirs_order = theirs["accuracy"].mean().sort_values(ascending=False).index
+n_collapsed = stability(finals)["n_collapsed"].sum()
+print(f"collapsed here: {n_collapsed} of {len(finals)} runs")
+print(f"widest range of seeds here: {(ours['max'] - ours['min']).max():.2f}")
+print(f"order of means, here: {order}")
+print(f"order of means, published: {' > '.join(theirs_order)}")
+
+# %% tags=["check"]
+assert list(theirs_order) == [
+    *("MaxRL", "GRPO", "GRPO_constant", "RFT", "Dr_GRPO")
+]
+assert n_collapsed == (finals["value"] < finals["value"].max() / 2).sum()
+
+# %% [markdown]
+# An order of means that no interval carries is an order of luck, at both scales. And the two
+# tables measure different things. The pocket policy can solve most of its problems from the start,
+# though at temperature 1 it seldom does, and training mostly sharpens that. OLMo-2-1B has to find
+# the format and better solutions in 200 steps of a higher variance, where a method's weight on
+# hard prompts, or a collapse into short answers in format, has more room. So agreement would not
+# confirm much, and disagreement refutes nothing. `gsmrl record variants --profile two_gpu` makes
+# the runs that would.
 #
 # ## Take away
 #
-# - @@TAKE@@
+# - Write the rule first. Four pairs of runs tell large differences and no small ones, and "can't
+#   tell" is a result about the number of seeds, not about the methods.
 # - A response without an advantage costs nothing but its sampling: the gradient is the same without
 #   it. RFT saves most while most answers are wrong, a mean baseline when groups agree.
-# - Norms differ by factors between variants. Adam absorbs a constant factor; what it can't absorb is
-#   how groups and tokens are weighed against each other.
+# - Norms differ by factors between variants. Adam absorbs a constant factor, but not how groups and
+#   tokens are weighed against each other.
 # - A tuned baseline that loses to an untuned method is a finding. The reverse is not.
 #
 # ## Exercises
@@ -626,9 +696,9 @@ assert trained_share(0.85, 8, "none") > trained_share(0.85, 8, "mean")
 #
 # *Medium, 15 minutes.* Suppose the five variants do not differ at all. Write
 # `any_alarm(generator, n_seeds, level)`: draw the finals of a baseline and of four variants, all
-# from the same normal distribution, compare each variant with the baseline by the paired t interval
-# at `level`, and return whether any interval excludes 0. How often does that happen at 95 %, and how
-# often at 98.75 %?
+# from the same normal distribution, compare each variant with the baseline by the paired t
+# interval at `level`, and return whether any interval excludes 0. How often does that happen at 95
+# %, and how often at 98.75 %?
 #
 # :::{dropdown} Hint
 # `generator.normal(size=(5, n_seeds))`, then `t_interval(row - baseline, level)` for each row.
@@ -657,10 +727,11 @@ assert 0.08 < alarms[0.95] < 0.20 and alarms[0.9875] < 0.06
 # ```{exercise} Each at its own rate
 # :label: ex-19-own-rates
 #
-# *Medium, 15 minutes.* In a fair comparison each method has been run at several learning rates. The
-# variants are then called `GRPO@5e-05`, `RFT@0.0001` and so on. Write `at_best_rates(dev, test)`: of
-# each method take the rate whose mean on the dev finals is best, and return the test finals of these
-# runs alone, their variants called by the method's name. How many runs would five rates cost?
+# *Medium, 15 minutes.* In a fair comparison each method has been run at several learning rates.
+# The variants are then called `GRPO@5e-05`, `RFT@0.0001` and so on. Write `at_best_rates(dev,
+# test)`: of each method take the rate whose mean on the dev finals is best, and return the test
+# finals of these runs alone, their variants called by the method's name. How many runs would five
+# rates cost?
 #
 # :::{dropdown} Hint
 # `summarize(dev)["mean"]` has a mean for each variant; `variant.partition("@")[0]` is its method.
