@@ -616,8 +616,9 @@ assert math.isclose(verdict.high - middle, t_half_width(gaps), rel_tol=1e-9)
 # - *Tuning.* The learning rate was chosen for standard GRPO. If the new estimator is better at it,
 #   that is a finding. If it is worse, it may only be untuned.
 # - *Scale.* The pocket policy can already solve most of its problems, though it seldom does at
-#   temperature 1, and training here mostly sharpens what is there. An objective that helps with
-#   problems which are hardly ever solved has little to work on.
+#   temperature 1 ({doc}`19_variants_results` counts both), and training here mostly sharpens what
+#   is there. An objective that helps with problems which are hardly ever solved has little to work
+#   on.
 # - *One look.* The rule is about final test accuracy. Whoever tries ten estimators and reports the
 #   best has made ten comparisons, and `compare_all(…, jointly=True)` widens the intervals for it.
 #
