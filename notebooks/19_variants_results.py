@@ -432,9 +432,9 @@ assert (work["passes left"] >= 0.25).all()
 # backward about twice as much), so of four parts one stays. Sampling one token at a time is the
 # slower kind of pass on most machines, so that the share of *time* saved is smaller still.
 #
-# The savings change during a run, and in opposite directions. RFT begins with little to train on
-# and ends with nearly everything that is right. With a mean baseline groups are dropped at both
-# ends, as the policy fails all eight times or succeeds all eight times.
+# The savings change during a run, and not in the same way. RFT's share is that of the right
+# answers, so it saves most at the start. With a mean baseline groups are dropped at both ends,
+# where the policy fails all eight times or succeeds all eight times. In thirds of the steps:
 
 # %%
 thirds = pd.cut(
@@ -529,7 +529,10 @@ def adam_move(gradient: Tensor) -> Tensor:
     """Where three steps of the run's optimizer lead from 0."""
     weights = torch.zeros_like(gradient, requires_grad=True)
     optimizer = torch.optim.AdamW(
-        [weights], lr=config.learning_rate, betas=config.adam_betas
+        [weights],
+        lr=config.learning_rate,
+        betas=config.adam_betas,
+        weight_decay=config.weight_decay,
     )
     for _ in range(3):
         weights.grad = gradient.clone()
@@ -546,9 +549,9 @@ assert 0.1 < (reference.abs() < 1e-7).float().mean() < 0.25
 
 # %% [markdown]
 # The two moves are equally long, and their difference is less than a tenth of that. It comes from
-# rare tokens: about one component in six is smaller than $10^{-7}$, where the $10^{-8}$ counts. So
-# neither $Z$ nor the size of a normaliser is a learning rate in disguise, as either would be for
-# plain gradient descent.
+# small components: about one in six is below $10^{-7}$, where the $10^{-8}$ counts. So neither $Z$
+# nor the size of a normaliser is a learning rate in disguise, as either would be for plain
+# gradient descent.
 #
 # What Adam does not absorb is what differs *within* a batch, which groups and which tokens count
 # for how much, and what changes from step to step faster than its averages follow (with $\beta_2 =

@@ -79,7 +79,12 @@ use_style()
 #
 # It is also the scale on which a softmax over right and wrong has its parameters. Its $1/f'$ is
 # $\eta(1-\eta)$, the variance of a reward. So the change is one word: divide by the *variance* and
-# not by the standard deviation. All else stays as in standard GRPO, the sum over tokens included.
+# not by the standard deviation.
+#
+# All else stays as in standard GRPO, the division by each answer's length included; two changes
+# could not be told apart. The derivation below leaves the length out, as that of
+# {doc}`18_difficulty_reweighting` does: it is about scores of whole answers, so it is exact where
+# the loss is divided by a constant or all answers are equally long.
 
 
 # %% tags=["definition"]
