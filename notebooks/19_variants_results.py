@@ -56,7 +56,11 @@ from gsmrl_helpers.accumulation import (
     rows_with_gradient,
 )
 from gsmrl_helpers.catalogue import EXPERIMENTS
-from gsmrl_helpers.experiments import experiment_config, variants_of
+from gsmrl_helpers.experiments import (
+    experiment_config,
+    shared_run,
+    variants_of,
+)
 from gsmrl_helpers.intervals import t_interval
 from gsmrl_helpers.loop import Trainer
 from gsmrl_helpers.plots import use_style
@@ -74,11 +78,12 @@ results = read_recording("variants", profile)
 # %% [markdown]
 # ## Five sets of settings
 #
-# A variant is a few settings of one and the same loop. `GRPO` is the standard run. `GRPO_constant`
-# divides the loss by a constant $Z = B\,G\,L_\text{max}$ and not by each response's length, and
-# changes nothing else. The other three are `GRPO_constant` with another advantage. So three of the
-# four comparisons with `GRPO` change more than one thing, and the one with `GRPO_constant` tells
-# which part the normalisation has in it.
+# A variant is a few settings of one and the same loop. `GRPO` is the standard run of
+# {doc}`14_on_policy_results`. `GRPO_constant` divides the loss by a constant $Z =
+# B\,G\,L_\text{max}$ and not by each response's length, and changes nothing else. The other three
+# are `GRPO_constant` with another advantage. So three of the four comparisons with `GRPO` change
+# more than one thing, and the one with `GRPO_constant` tells which part the normalisation has in
+# it.
 
 # %%
 options = [
@@ -104,6 +109,7 @@ for variant in variants:
     }
     assert differing <= {"variant", *options}
 assert list(dict.fromkeys(results["variant"])) == list(variants)
+assert shared_run("variants", "GRPO") == ("on-policy", "standard")
 
 # %%
 print(EXPERIMENTS["variants"].question)
@@ -455,11 +461,11 @@ assert by_third.mean().between(0, 1).all()
 # %% [markdown]
 # ## Fair tuning
 #
-# The learning rate of all five variants is the one that suits standard GRPO. To tune each method
-# by itself would be fairest and cost five times as much. What follows from the cheap way is not
-# symmetric. If a method is better than GRPO at GRPO's own rate, that is a finding: tuned, it could
-# only be better still. If it is worse, nothing follows about the method, since it may just want
-# another rate. In words, for the verdicts above:
+# The learning rate of all five variants is the one that suits standard GRPO
+# ({doc}`15_learning_rate`). To tune each method by itself would be fairest and cost five times as
+# much. What follows from the cheap way is not symmetric. If a method is better than GRPO at GRPO's
+# own rate, that is a finding: tuned, it could only be better still. If it is worse, nothing
+# follows about the method, since it may just want another rate. In words, for the verdicts above:
 
 # %%
 READING = {
