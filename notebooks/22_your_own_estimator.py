@@ -618,8 +618,8 @@ assert math.isclose(verdict.high - middle, t_half_width(gaps), rel_tol=1e-9)
 # %% [markdown]
 # Three things limit what the verdict says, whatever it is.
 #
-# - *Tuning.* The learning rate suits standard GRPO ({doc}`15_learning_rate`). If the new estimator is better at it,
-#   that is a finding. If it is worse, it may only be untuned.
+# - *Tuning.* The learning rate suits standard GRPO ({doc}`15_learning_rate`). If the new estimator
+#   is better at it, that is a finding. If it is worse, it may only be untuned.
 # - *Scale.* The pocket policy can already solve most of its problems, though it seldom does at
 #   temperature 1 ({doc}`19_variants_results` counts both), and training here mostly sharpens what
 #   is there. An objective that helps with problems which are hardly ever solved has little to work
