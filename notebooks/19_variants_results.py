@@ -182,10 +182,10 @@ pd.DataFrame(
 
 # %% tags=["check"]
 for alone, joint in zip(verdicts, jointly, strict=True):
-    wider = (joint.high - joint.low) / (alone.high - alone.low)
+    width, joint_width = alone.high - alone.low, joint.high - joint.low
     assert math.isclose(joint.level, 0.9875)
     if len(joint.seeds) == 4:
-        assert abs(wider - 1.69) < 0.01
+        assert math.isclose(joint_width, 1.69 * width, rel_tol=0.005)
     assert joint.word in (alone.word, "can't tell")
 
 # %% [markdown]
