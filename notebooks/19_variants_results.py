@@ -610,10 +610,10 @@ assert table.loc["GRPO", "published"] == "0.46, 0.36, 0.36"
 assert table.loc["Dr_GRPO", "lowest seed"] == 0.09
 
 # %% [markdown]
-# Can anything be told from the published column? The four seeds of Dr. GRPO lie between .09 and
-# .48. The range of four normal values is 2.06 standard deviations on average, which makes the
-# standard deviation .19, and the half width of a t interval for that mean .30. Every other number
-# of the column lies inside.
+# Can anything be told from the published column? The seeds of Dr. GRPO lie between .09 and .48. How
+# many they were is not said; take four, as the assignment asks. The range of four normal values is
+# 2.06 standard deviations on average, which makes the standard deviation .19, and the half width of
+# a t interval for that mean .30. Every other number of the column is nearer than that.
 
 # %% tags=["check"]
 generator = np.random.default_rng(0)
@@ -622,8 +622,9 @@ assert abs(ranges.mean() - 2.06) < 0.01
 std = (0.48 - 0.09) / 2.06
 half = student_t.ppf(0.975, 3) * std / 2
 assert abs(std - 0.19) < 0.005 and abs(half - 0.30) < 0.005
-dr_grpo = published.set_index("variant")["accuracy"]["Dr_GRPO"]
-assert ((published["accuracy"] - dr_grpo).abs() < half).all()
+dr_grpo = published.set_index("variant").loc["Dr_GRPO"]
+assert pd.isna(dr_grpo["seeds"])
+assert ((published["accuracy"] - dr_grpo["accuracy"]).abs() < half).all()
 
 # %% [markdown]
 # Which of what was reported is seen here as well? Three things can be put side by side: whether
