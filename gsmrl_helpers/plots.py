@@ -52,6 +52,8 @@ LINES: dict[str, tuple[str, object]] = {
     "Dr_GRPO": ("#D55E00", "--"),
     "RFT": ("#009E73", "-."),
     "MaxRL": ("#CC79A7", ":"),
+    "log_odds": ("#E69F00", (0, (3, 1, 1, 1))),
+    "your own": ("#000000", (0, (1, 1))),
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),

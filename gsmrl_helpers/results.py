@@ -139,6 +139,29 @@ def curves(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     )
 
 
+def binned(table: pd.DataFrame, width: int = 10) -> pd.DataFrame:
+    """The runs' means over each `width` training steps, for figures of what jumps at every step.
+
+    Args:
+        table: results in the long form.
+        width: steps 1 to width are the first bin; step 0 trains on nothing and is left out.
+
+    Returns:
+        The long form, each bin at the middle of its steps; nulls are left out of a mean, which is
+        null where no step is known.
+
+    Raises:
+        ValueError: a width below 1.
+    """
+    if width < 1:
+        raise ValueError(f"width={width}: a bin needs at least 1 step")
+    rows = table[table["step"] > 0]
+    middle = (rows["step"] - 1) // width * width + (width + 1) / 2
+    keys = [*RUN, "step", "metric"]
+    means = rows.assign(step=middle).groupby(keys, sort=False, as_index=False)["value"].mean()
+    return means[LONG_COLUMNS]
+
+
 def _spread(values: pd.Series) -> dict[str, float]:
     return {
         "n": len(values),
