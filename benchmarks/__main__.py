@@ -31,6 +31,7 @@ class Bench(StrEnum):
     LOG_PROBS = "log_probs"
     GRADING = "grading"
     GROWTH = "growth"
+    ROUNDING = "rounding"
     PROFILE = "profile"
     COURSE = "course"
 

@@ -63,9 +63,14 @@ def profiled(what: str, contender: Callable[[], Run]) -> list[dict[str, Value]]:
         }
         for kind in (*KINDS, OTHER)
     ]
-    rows.append({"what": what, "kind": OUTSIDE, "seconds": outside, "share": outside / wall})
-    rows.append({"what": what, "kind": "all, not profiled", "seconds": plain})
-    return rows
+    ends: dict[str, tuple[float, float | None]] = {
+        OUTSIDE: (outside, outside / wall),
+        "all, not profiled": (plain, None),
+    }
+    return rows + [
+        {"what": what, "kind": kind, "operations": None, "seconds": seconds, "share": share}
+        for kind, (seconds, share) in ends.items()
+    ]
 
 
 def update_of(world: World) -> Callable[[], Run]:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 BENCH_FOLDER = Path("data") / "results" / "bench"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -75,7 +77,8 @@ def bench_markdown(name: str, table: str, copy: Path) -> str:
         "",
         f"`{found['command']}`, {machine['date']}, torch {versions['torch']}, "
         f"threads: {machine['threads']}, cores: {machine['cores']} "
-        f"({machine['processor']}, {machine['cpu_capability']}).",
+        f"({machine['processor']}, {machine['cpu_capability']}), commit "
+        f"{(machine['commit'] or 'unknown')[:7]}.",
     ]
     if "--quick" in found["command"]:
         lines += [
@@ -89,6 +92,8 @@ def bench_markdown(name: str, table: str, copy: Path) -> str:
 
 sampling_markdown = partial(bench_markdown, "sampling", "samplers")
 sampler_parts_markdown = partial(bench_markdown, "sampling", "ablation")
+rounding_markdown = partial(bench_markdown, "rounding", "gradients")
+profile_markdown = partial(bench_markdown, "profile", "kinds")
 older_processor_markdown = partial(bench_markdown, "sampling_older_processor", "samplers")
 step_markdown = partial(bench_markdown, "step", "steps")
 gradients_markdown = partial(bench_markdown, "step", "gradients")
@@ -100,6 +105,18 @@ grading_markdown = partial(bench_markdown, "grading", "corpora")
 growth_markdown = partial(bench_markdown, "growth", "sizes")
 growth_lines_markdown = partial(bench_markdown, "growth", "lines")
 course_markdown = partial(bench_markdown, "course", "parts")
+
+
+def signal_share_markdown(copy: Path) -> str:
+    """What share of the rows a step of the recorded run trains on: at first, and along the run."""
+    table = pd.read_parquet(copy / "data" / "results" / "pocket" / "on-policy.parquet")
+    rows = table[table["metric"] == "trained_row_share"].dropna(subset="value")
+    by_step = rows.groupby("step")["value"].mean()
+    steps = [1, 10, 20, 50, int(by_step.index.max())]
+    shown: list[dict[str, Any]] = [
+        {"step": str(s), "rows with a signal": by_step[s]} for s in steps
+    ]
+    return markdown_rows([*shown, {"step": "all, mean", "rows with a signal": by_step.mean()}])
 
 
 # --- what was asked for -----------------------------------------------------------------------
@@ -179,7 +196,7 @@ def of_naive(column: str) -> Callable[[Mapping[str, Any]], float | None]:
 
 
 def smallest_r2(benches: Mapping[str, Any]) -> float | None:
-    """The worst line of time in tokens, group size aside, which changes no row."""
+    """The worst line of time in tokens, group size aside, which hardly changes their number."""
     rows = [row for row in benches["growth"]["lines"] if row["line in"] == "tokens"]
     return smallest(row["R² of time"] for row in rows if row["size"] != "group size")
 
@@ -217,7 +234,7 @@ BARS = (
     ),
     Bar("log-probabilities: live bytes over naive's", 0.2, of_naive("memory of naive's"), True),
     Bar("log-probabilities: time over naive's", 0.7, of_naive("time of naive's"), True),
-    Bar("growth in tokens: smallest R² of time", 0.98, smallest_r2),
+    Bar("growth in rows, length, signal: smallest R² of the update's time", 0.98, smallest_r2),
     Bar("padding, share of the tokens of pocket rollouts", 0.05, padding_share, True),
     Bar("one run of the pocket profile, seconds", 90, course_seconds("one run"), True),
     Bar("`make book`, a run included, seconds", 300, course_seconds("make book"), True),

@@ -1011,8 +1011,8 @@ assert written_out_peak < peaks["log-probs"][64]
 
 # %% [markdown]
 # With chunks of 64 positions the peak is lower than that of the same chunks under automatic
-# differentiation, and so is the time: {doc}`../book/how_fast` has both, beside the plain function
-# and TRL's. A run calls `score_responses`. It computes logits for response tokens only, through
+# differentiation. {doc}`../book/how_fast` has its time and memory beside the plain function's and
+# TRL's. A run calls `score_responses`. It computes logits for response tokens only, through
 # this function where the head allows it; how it spares the model the repeated prompts is told in
 # {doc}`12_grpo_train_step`.
 #

@@ -187,9 +187,8 @@ assert math.isnan(standard_error([0.26]))
 # With it, the chance that mean ± factor · $\sigma/\sqrt n$ contains the true mean is known
 # exactly, if the results are normal.
 
+
 # %% tags=["definition"]
-
-
 def coverage(n: int, factor: float = Z) -> float:
     """How often mean ± factor · σ/√n over n normal values is right."""
     if n < FEWEST:
@@ -532,9 +531,8 @@ if profile == "pocket":
 # nothing. {cite:t}`chen2021codex` count instead: of all ways to choose $k$ from $n$ answers, $c$ of
 # them right, the share with at least one right among them.
 
+
 # %% tags=["definition"]
-
-
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """1 - C(n - c, k) / C(n, k), the unbiased estimate of pass@k."""
     if not 1 <= k <= num_samples:
