@@ -10,7 +10,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import course, growth, log_probs, sampling, step, timing, update, worlds
+from benchmarks import (
+    course,
+    growth,
+    log_probs,
+    profile,
+    rounding,
+    sampling,
+    step,
+    timing,
+    update,
+    worlds,
+)
 from benchmarks.__main__ import app
 from benchmarks.gradients import plain_gradient
 from benchmarks.precision import in_float64
@@ -254,3 +265,36 @@ def test_live_bytes_of_an_update_do_not_depend_on_the_threads(world):
 def test_a_table_that_a_bench_did_not_have_yet_is_an_error_that_says_so():
     with pytest.raises(how_fast.BenchMissingError, match=r"has no table 'new': run make bench"):
         how_fast.bench_markdown("update", "new", ROOT)
+
+
+def test_rounding_is_float32_s_and_ours_is_no_worse_than_twice_the_plain_one_s() -> None:
+    rows = rounding.measure(QUICK).tables["gradients"]
+    found = {(row["setting"], row["gradient"]): row["from the exact one"] for row in rows}
+    for setting in ("random, none stops", "pocket"):
+        ours, plain = (found[setting, f"{whose}, float32"] for whose in ("ours", "plain"))
+        assert 0 < ours < 2 * plain + 1e-6
+        assert found[setting, "ours, float64"] < 1e-6
+
+
+def test_a_turn_s_time_is_shared_out_among_the_kinds() -> None:
+    rows = profile.measure(QUICK).tables["kinds"]
+    for what in {row["what"] for row in rows}:
+        shares = [row["share"] for row in rows if row["what"] == what and row["share"] is not None]
+        assert sum(shares) == pytest.approx(1, abs=0.05)
+        products = next(r for r in rows if (r["what"], r["kind"]) == (what, "matrix products"))
+        assert products["operations"] > 10 and products["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("aten::mm", "matrix products"),
+        ("aten::bmm", "matrix products"),
+        ("aten::index_select", "indexing and copies"),
+        ("aten::logsumexp", "softmax and reductions"),
+        ("aten::mul", profile.OTHER),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "attention"),
+    ],
+)
+def test_an_operation_is_of_one_kind(operation: str, kind: str) -> None:
+    assert profile.kind_of(operation) == kind
