@@ -14,13 +14,14 @@ from transformers import PreTrainedModel
 
 from gsmrl_helpers.accumulation import Objective, rows_with_gradient
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
+from gsmrl_helpers.decoding import common_prefix_length
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.loop import Trainer, mean_token_entropy, update_policy
 from gsmrl_helpers.memory import LiveBytes
 from gsmrl_helpers.prompt_tree import build_prompt_tree
 from gsmrl_helpers.rollouts import Rollouts
-from gsmrl_helpers.tokenization import tokenize_prompt_and_output
+from gsmrl_helpers.tokenization import encode, tokenize_prompt_and_output
 from gsmrl_helpers.world import load_problems, problems_of_step
 
 
@@ -94,6 +95,24 @@ def unique_tokens(prompts: list[list[int]], n_response_tokens: int) -> int:
     ):
         template += 1
     return template + sum(len(p) - template for p in prompts) + n_response_tokens
+
+
+def test_sampling_takes_what_prompts_share_once_and_no_row_that_has_ended(trainer: Trainer) -> None:
+    problems = problems_of_step(trainer.config, load_problems(trainer.config, "train"), 1)
+    with tokens_through(trainer.model) as tokens, LiveBytes() as live:
+        rollouts = trainer.sample(problems, trainer.config.group_size, "train", 1)
+    prompts = [encode(trainer.tokenizer, prompt) for prompt in dict.fromkeys(rollouts.prompts)]
+    template = common_prefix_length(prompts)
+    suffixes = len(prompts) * (max(map(len, prompts)) - template)  # the one padding there is
+    lengths = [len(completion.token_ids) for completion in rollouts.completions]
+    # a row's first token comes with its prompt, and its last one is not read any more
+    rows = [sum(length > t for length in lengths) for t in range(1, max(lengths))]
+    assert tokens == [template, suffixes, *rows]
+    shape = trainer.model.config
+    width = shape.num_key_value_heads * shape.hidden_size // shape.num_attention_heads
+    kept = template + suffixes + len(lengths) * trainer.config.sampling_max_tokens
+    keys_and_values = 2 * shape.num_hidden_layers * width * 4 * kept
+    assert keys_and_values < live.peak < 1.6 * keys_and_values
 
 
 def test_an_update_takes_each_token_of_its_halves_once(
