@@ -844,11 +844,10 @@ assert not plan_run(rtx4080.model_copy(update={"master_weights": True})).fits
 # 1. `gsmrl plan --profile rtx4080`, and the tests on the CPU.
 # 2. A trial of 5 to 10 steps: `--set n_grpo_steps=10`. It shows whether memory and weight sync
 #    hold, how long a step takes, and `changed_parameter_share`.
-# 3. One seed of each variant. Two runs at a time, each with its pair of cards:
+# 3. One seed of each variant, on four cards two runs at a time, each with its pair of cards:
 #
 #    ```
-#    CUDA_VISIBLE_DEVICES=0,1 gsmrl run on-policy --profile rtx4080 --seeds 0
-#    CUDA_VISIBLE_DEVICES=2,3 gsmrl run on-policy --profile rtx4080 --seeds 1
+#    gsmrl run variants --profile rtx4080 --seeds 0
 #    ```
 #
 # 4. Four seeds, for the final comparison only.
