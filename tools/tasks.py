@@ -111,7 +111,7 @@ def unit_tests(everything: bool) -> Stage:
     command += ["--dist=worksteal", "-m"]
     if everything:
         return Stage("pytest", [*command, "not vllm"], 30 * 60, ONE_THREAD, junit)
-    return Stage("pytest", [*command, "not full and not vllm"], 15 * 60, ONE_THREAD, junit)
+    return Stage("pytest", [*command, "not full and not vllm"], 9 * 60, ONE_THREAD, junit)
 
 
 def vllm_tests() -> Stage:
