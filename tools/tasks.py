@@ -54,7 +54,7 @@ PROFILE, EXPERIMENT, SEED = "pocket", "on-policy", 0
 RUN_FOLDER = f"runs/{PROFILE}/{EXPERIMENT}/standard/seed-{SEED}"
 CPU_NOTEBOOKS = "notebooks"
 # tests and notebooks in several processes, a thread each, and none that spins while it waits
-SIDE_BY_SIDE = ("-n=auto", "--maxprocesses=4")
+SIDE_BY_SIDE = ("-n=logical", "--maxprocesses=4")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "record", "lab")
 
