@@ -7,12 +7,17 @@ Each takes some ten lines, and `@estimator` makes it known to every run: as the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
 from gsmrl_helpers.advantages import checked_rewards
+from gsmrl_helpers.options import AdvantageNormalizer, Baseline
+
+if TYPE_CHECKING:
+    from gsmrl_helpers.config import RunConfig
 
 Estimator = Callable[[Tensor], Tensor]
 
@@ -83,3 +88,16 @@ def estimate_advantages(name: str, raw_rewards: Tensor, group_size: int) -> Tens
             "finite: it must give each reward of a group a finite advantage"
         )
     return rearrange(advantages.to(rewards.dtype), "n g -> (n g)")
+
+
+def advantage_options(
+    config: RunConfig, raw_rewards: Tensor
+) -> tuple[Tensor, Baseline, AdvantageNormalizer]:
+    """(B,) rewards, a baseline and a normalizer that make a run's advantages of its raw rewards.
+
+    The advantages of an estimator are such rewards with neither of the two.
+    """
+    if config.advantage_estimator is None:
+        return raw_rewards, config.baseline, config.advantage_normalizer
+    advantages = estimate_advantages(config.advantage_estimator, raw_rewards, config.group_size)
+    return advantages, "none", "none"

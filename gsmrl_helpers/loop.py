@@ -22,10 +22,9 @@ from gsmrl_helpers.config import RunConfig, Splits
 from gsmrl_helpers.data_parallel import accumulation
 from gsmrl_helpers.engine import RolloutEngine, evaluation_mode
 from gsmrl_helpers.engines import engine_metrics, make_engine
-from gsmrl_helpers.estimators import estimate_advantages
+from gsmrl_helpers.estimators import advantage_options
 from gsmrl_helpers.loggers import open_loggers
 from gsmrl_helpers.master_weights import MasterWeights, make_optimizer
-from gsmrl_helpers.options import AdvantageNormalizer, Baseline
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import Prompt
 from gsmrl_helpers.records import (
@@ -121,7 +120,7 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
     # Never the engine's: a ratio must compare two states of one model, not two programs.
     old_log_probs = log_probs if reuses_rollouts else None
     ref_log_probs = score(trainer, trainer.reference, rollouts) if trainer.reference else None
-    rewards, baseline, normalizer = advantage_options(config, rollouts)
+    rewards, baseline, normalizer = advantage_options(config, rollouts.rewards)
     updates = []
     for start in range(0, n_rows, size):
         rows = slice(start, start + size)
@@ -164,19 +163,6 @@ def update_policy(trainer: Trainer, rollouts: Rollouts) -> Row:
         mask = torch.cat([batch["response_mask"] for batch in batches_of(trainer, rollouts)])
         metrics |= engine_metrics(rollouts.completions, config.group_size, log_probs, mask)
     return metrics
-
-
-def advantage_options(
-    config: RunConfig, rollouts: Rollouts
-) -> tuple[Tensor, Baseline, AdvantageNormalizer]:
-    """(B,) rewards, a baseline and a normalizer that make the run's advantages.
-
-    The advantages of an estimator are such rewards with neither of the two.
-    """
-    if config.advantage_estimator is None:
-        return rollouts.rewards, config.baseline, config.advantage_normalizer
-    name, size = config.advantage_estimator, config.group_size
-    return estimate_advantages(name, rollouts.rewards, size), "none", "none"
 
 
 def mean_of_known(values: list[float | None]) -> float | None:

@@ -11,9 +11,14 @@ from gsmrl_helpers import estimators
 from gsmrl_helpers.advantages import compute_group_normalized_rewards
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import make_config
-from gsmrl_helpers.estimators import ESTIMATORS, estimate_advantages, estimator
+from gsmrl_helpers.estimators import (
+    ESTIMATORS,
+    advantage_options,
+    estimate_advantages,
+    estimator,
+)
 from gsmrl_helpers.experiments import experiment_config
-from gsmrl_helpers.loop import advantage_options, train
+from gsmrl_helpers.loop import train
 from gsmrl_helpers.records import METRICS, read_rows
 
 MIXED = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
@@ -53,11 +58,8 @@ def test_groups_of_equal_rewards_teach_nothing() -> None:
 
 
 def test_a_run_trains_on_the_estimator_s_advantages(tmp_path: Path) -> None:
-    class Rewards:
-        rewards = MIXED
-
     config = experiment_config("own-estimator", variant="log_odds", overrides={"group_size": 4})
-    raw, baseline, normalizer = advantage_options(config, Rewards)
+    raw, baseline, normalizer = advantage_options(config, MIXED)
     advantages, _ = compute_group_normalized_rewards(raw, 4, baseline, 0.0, normalizer)
     assert torch.equal(advantages, estimate_advantages("log_odds", MIXED, 4))
     finals = []
