@@ -2,7 +2,9 @@
 
 A variant is a function from a profile's settings to the few that it changes, so that every scale
 has the same catalogue. Its docstring names the paper and the difference from standard GRPO. The
-rules were written before the runs that they judge; `gsmrl_helpers.verdicts` applies them.
+rules stood here before the runs of all experiments but on-policy, format-only and signal, and one
+seed of three learning rates: of these the bars were set before, the wording came after. `verdicts`
+and `rules` apply them.
 """
 
 from __future__ import annotations

@@ -45,11 +45,11 @@ from gsmrl_helpers.replay import (
     REPLAYED,
     RUN_KEYS,
     differences,
-    recorded_machine,
-    recorded_steps,
+    recorded_run,
     replay,
     replay_rows,
     run_config,
+    steps_of,
 )
 from gsmrl_helpers.run_many import run_experiments
 from gsmrl_helpers.runs import run_folder
@@ -179,15 +179,14 @@ def record_replay(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """
     tables, manifests = [], []
     for key in REPLAYED:
-        config, recorded = run_config(*key, profile), recorded_steps(*key, profile)
-        machine = recorded_machine(*key, profile)
+        config, run = run_config(key, profile), recorded_run(key, profile)
+        machine, recorded = run.manifest["machine"], steps_of(run)
         torch.set_num_threads(machine["threads"])
         comparable = machine["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
         for step in replay(config):
             if comparable and (differing := differences(step.metrics, recorded.loc[step.step])):
                 raise RecordingFailedError(f"{key}, step {step.step} is another run: {differing}")
-            run = dict(zip(RUN_KEYS, key, strict=True))
-            tables.append(replay_rows(step).assign(**run))
+            tables.append(replay_rows(step).assign(**dict(zip(RUN_KEYS, key, strict=True))))
         manifest = make_manifest(
             config, policy_sha256(policy_location(config)), "gsmrl record replay"
         )

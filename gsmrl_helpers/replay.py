@@ -8,7 +8,6 @@ on the stored rollouts, which gives nearly the same numbers on any other.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ import torch
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.engine import Completion
-from gsmrl_helpers.experiments import experiment_config, shared_run
+from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.loop import Trainer, batches_of, score, update_policy
 from gsmrl_helpers.paths import RESULTS_DIR
+from gsmrl_helpers.recorded_rollouts import NotRecordedError
+from gsmrl_helpers.recorded_runs import Key, RecordedRun, runs_on_record
 from gsmrl_helpers.records import Row
 from gsmrl_helpers.rollouts import Rollouts
 from gsmrl_helpers.signal import sample_batch
@@ -29,7 +30,7 @@ from gsmrl_helpers.stopping import decode_text
 from gsmrl_helpers.world import load_problems, problems_of_step
 
 # of three runs: one update a batch, another loss and advantage, 32 updates a batch
-REPLAYED = (
+REPLAYED: tuple[Key, ...] = (
     ("on-policy", "standard", 0),
     ("variants", "MaxRL", 0),
     ("off-policy", "clip", 0),
@@ -119,21 +120,23 @@ def replay_rows(step: ReplayedStep) -> pd.DataFrame:
     return table.assign(step=step.step, log_probs=step.log_probs)
 
 
-def recorded_steps(experiment: str, variant: str, seed: int, profile: str) -> pd.DataFrame:
-    """The metrics on record of a run, a column each, indexed by step."""
-    table = pd.read_parquet(RESULTS_DIR / profile / f"{experiment}.parquet")
-    rows = table[(table["variant"] == variant) & (table["seed"] == seed)]
-    return rows.pivot(index="step", columns="metric", values="value")
+def recorded_run(key: Key, profile: str) -> RecordedRun:
+    """A run on record.
+
+    Raises:
+        NotRecordedError: it is not, or not with the settings of the catalogue.
+    """
+    runs = runs_on_record(profile)
+    if key not in runs:
+        raise NotRecordedError(
+            f"{key} is not on record for {profile}; make it: gsmrl record {key[0]}"
+        )
+    return runs[key]
 
 
-def recorded_machine(experiment: str, variant: str, seed: int, profile: str) -> dict[str, object]:
-    """The machine on which a run on record ran: its `cpu_capability`, its `threads`."""
-    path = RESULTS_DIR / profile / f"{experiment}.manifest.json"
-    wanted = (shared_run(experiment, variant)[1], seed)
-    for run in json.loads(path.read_text())["runs"]:
-        if (run["config"]["variant"], run["config"]["seed"]) == wanted:
-            return run["machine"]
-    raise ValueError(f"{path.name} has no run of {experiment}, {variant}, seed {seed}")
+def steps_of(run: RecordedRun) -> pd.DataFrame:
+    """A run's metrics, a column each, indexed by step."""
+    return run.metrics.pivot(index="step", columns="metric", values="value")
 
 
 def differences(replayed: Row, recorded: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -149,9 +152,9 @@ def _known(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def run_config(experiment: str, variant: str, seed: int, profile: str) -> RunConfig:
-    """The settings of a run on record, under the name as which it was run."""
-    experiment, variant = shared_run(experiment, variant)
+def run_config(key: Key, profile: str) -> RunConfig:
+    """The settings of a run."""
+    experiment, variant, seed = key
     return experiment_config(experiment, profile, variant, seed)
 
 

@@ -1,7 +1,7 @@
 """The catalogue's rules for single experiments, in code: a threshold, and what a rate has done.
 
-They were written before the runs that they judge (`catalogue.EXPERIMENTS`). Where a rule leaves a
-number open, as "still rising at the end" does, it is set here and said.
+`catalogue` says which of them stood before the runs that they judge. Where a rule leaves a number
+open, as "still rising at the end" does, it is set here and said.
 """
 
 from __future__ import annotations

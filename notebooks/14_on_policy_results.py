@@ -18,7 +18,7 @@
 # :class: tip
 # **You will be able to** read everything that four runs of GRPO leave behind, draw their spread and
 # say what the drawn band covers, estimate pass@k without bias, and answer the assignment's
-# questions from recorded results by a rule that was written before the runs.
+# questions from recorded results by a rule whose bars were set before the runs.
 #
 # **You need** the training step of {doc}`12_grpo_train_step` and a recorded run, such as
 # {doc}`/book/runs/on_policy_pocket`. **Reading** takes 30 minutes, **running** half a minute, on a
@@ -77,10 +77,11 @@ config = experiment_config("on-policy", profile)
 last = results["step"].max()
 
 # %% [markdown]
-# ## The rule, before the runs
+# ## The rule, before the results
 #
 # A rule that is chosen after the results will fit them. So the catalogue of experiments holds a
-# question and a rule for each, written before its runs:
+# question and a rule for each. The bars of this one, the threshold and "half of the best", were set
+# before its runs; its wording is younger than they are.
 
 # %%
 experiment = EXPERIMENTS["on-policy"]

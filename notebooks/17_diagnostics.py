@@ -571,8 +571,10 @@ if profile == "pocket":
 #
 # One part of the rule was changed after a look at these very journals. It first compared with the
 # mean of the first five steps; in the collapsed run the format was full before five steps had
-# passed, and that alarm could not go off. The dials of the alarm were set by the noise and left as
-# they were. Do the alarms depend on them? For windows of 3, 5 and 10 steps and three rises of the
+# passed, and that alarm could not go off. Two numbers were set after that look, too: the smallest
+# best accuracy from which a fall is judged, and the entropy of the fourth symptom, which is no part
+# of the alarm (four answers, at first two). The other dials were set by the noise and left as they
+# were. Do the alarms depend on them? For windows of 3, 5 and 10 steps and three rises of the
 # format:
 
 # %%

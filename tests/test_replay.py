@@ -11,12 +11,12 @@ from gsmrl_helpers.replay import (
     RUN_KEYS,
     differences,
     read_replay,
-    recorded_machine,
-    recorded_steps,
+    recorded_run,
     replay,
     replay_path,
     replay_rows,
     run_config,
+    steps_of,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,7 @@ def key(request: pytest.FixtureRequest) -> tuple[str, str, int]:
 def threads(key: tuple[str, str, int]):
     """As many threads as the recorded run had."""
     before = torch.get_num_threads()
-    torch.set_num_threads(recorded_machine(*key, "pocket")["threads"])
+    torch.set_num_threads(recorded_run(key, "pocket").manifest["machine"]["threads"])
     yield
     torch.set_num_threads(before)
 
@@ -44,11 +44,12 @@ def stored(key: tuple[str, str, int]) -> pd.DataFrame:
 
 
 def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
-    recorded, here = recorded_machine(*key, "pocket"), torch.backends.cpu.get_cpu_capability()
-    if recorded["cpu_capability"] != here:
-        pytest.skip(f"recorded on {recorded['cpu_capability']}, this processor has {here}")
-    metrics = recorded_steps(*key, "pocket")
-    for step in replay(run_config(*key, "pocket")):
+    run = recorded_run(key, "pocket")
+    there, here = run.manifest["machine"], torch.backends.cpu.get_cpu_capability()
+    if there["cpu_capability"] != here:
+        pytest.skip(f"recorded on {there['cpu_capability']}, this processor has {here}")
+    metrics = steps_of(run)
+    for step in replay(run_config(key, "pocket")):
         assert not differences(step.metrics, metrics.loc[step.step])
         rows = stored(key).query(f"step == {step.step}").reset_index(drop=True)
         again = replay_rows(step)
@@ -57,10 +58,10 @@ def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
 
 
 def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
-    metrics = recorded_steps(*key, "pocket")
+    metrics = steps_of(recorded_run(key, "pocket"))
     rows = stored(key)
     assert set(rows["step"]) == set(range(1, N_STEPS + 1))
-    for step in replay(run_config(*key, "pocket"), stored=rows):
+    for step in replay(run_config(key, "pocket"), stored=rows):
         for name in ("loss", "grad_norm"):
             assert step.metrics[name] == pytest.approx(metrics.loc[step.step, name], abs=1e-3)
         log_probs = rows[rows["step"] == step.step]["log_probs"]
@@ -70,7 +71,7 @@ def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
 
 def test_another_learning_rate_is_another_run(key) -> None:
     """What is checked here can go red: twice the rate is seen within two steps."""
-    config = run_config(*key, "pocket")
+    config = run_config(key, "pocket")
     other = config.model_copy(update={"learning_rate": 2 * config.learning_rate})
     *_, last = replay(other, 2, stored(key))
     recorded = stored(key).query("step == 2")["log_probs"]
