@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.replay import (
     GRADES,
     N_STEPS,
@@ -19,9 +20,23 @@ from gsmrl_helpers.replay import (
     steps_of,
 )
 
-pytestmark = pytest.mark.skipif(
+on_record = pytest.mark.skipif(
     not replay_path("pocket").is_file(), reason="no rollouts are on record to be replayed"
 )
+
+
+def test_stored_steps_come_out_as_they_were_and_others_do_not() -> None:
+    config = experiment_config("smoke")
+    steps = list(replay(config, 2))
+    rows = pd.concat([replay_rows(step) for step in steps])
+    for first, again in zip(steps, replay(config, 2, rows), strict=True):
+        assert again.log_probs == first.log_probs
+        assert not differences(again.metrics, first.metrics)
+    other = config.model_copy(update={"learning_rate": 2 * config.learning_rate})
+    *_, last = replay(other, 2, rows)
+    assert differences(last.metrics, steps[1].metrics).keys() >= {"loss", "grad_norm"}
+    with pytest.raises(ValueError, match="step 2 has 0 stored rollouts and needs 64"):
+        list(replay(config, 2, rows[rows["step"] == 1]))
 
 
 @pytest.fixture(params=REPLAYED, ids=lambda key: " ".join(map(str, key)))
@@ -43,6 +58,7 @@ def stored(key: tuple[str, str, int]) -> pd.DataFrame:
     return table[(table[RUN_KEYS] == list(key)).all(axis=1)]
 
 
+@on_record
 def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
     run = recorded_run(key, "pocket")
     there, here = run.manifest["machine"], torch.backends.cpu.get_cpu_capability()
@@ -57,6 +73,7 @@ def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
         assert (rows[GRADES] == again[GRADES]).all(axis=None)
 
 
+@on_record
 def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
     metrics = steps_of(recorded_run(key, "pocket"))
     rows = stored(key)
@@ -69,6 +86,7 @@ def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
             assert again == pytest.approx(list(recorded), abs=1e-4)
 
 
+@on_record
 def test_another_learning_rate_is_another_run(key) -> None:
     """What is checked here can go red: twice the rate is seen within two steps."""
     config = run_config(key, "pocket")
