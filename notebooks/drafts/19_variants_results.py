@@ -81,7 +81,8 @@ results = read_recording("variants", profile)
 # A variant is a few settings of one and the same loop. `GRPO` is the standard run of
 # {doc}`14_on_policy_results`. `GRPO_constant` divides the loss by a constant $Z =
 # B\,G\,L_\text{max}$ and not by each response's length, and changes nothing else. The other three
-# are `GRPO_constant` with another advantage. So three of the four comparisons with `GRPO` change
+# are `GRPO_constant` with another advantage; `RFT`, without a baseline, is expert iteration
+# {cite}`anthony2017thinking` or rejection fine-tuning {cite}`yuan2023scaling`, one batch at a time. So three of the four comparisons with `GRPO` change
 # more than one thing, and the one with `GRPO_constant` tells which part the normalisation has in
 # it.
 

@@ -166,6 +166,10 @@ assert sp.simplify(given_k - slope) == 0
 # and the bracket is the chance that a group is mixed. That is where the finite group takes its
 # price: not from what a mixed group says, but from how seldom there is one.
 #
+# Raising what is right and lowering what is wrong, each as a mean of its own, is not a new thought.
+# DisCO {cite}`li2025disco` trains on such a difference of scores, to be rid of GRPO's weighting by
+# difficulty. It changes the scores, the clipping and the KL term besides; here one divisor changes.
+#
 # ## The same by enumeration
 #
 # Derivations have errors, and so have implementations. Both are compared here, without a model and
