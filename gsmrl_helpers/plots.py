@@ -54,6 +54,10 @@ LINES: dict[str, tuple[str, object]] = {
     "MaxRL": ("#CC79A7", ":"),
     "log_odds": ("#E69F00", (0, (3, 1, 1, 1))),
     "your own": ("#000000", (0, (1, 1))),
+    # prompts
+    "r1_zero": ("#0072B2", "-"),
+    "r1_zero_three_shot": ("#D55E00", "--"),
+    "question_only": ("#009E73", ":"),
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),

@@ -248,3 +248,124 @@ for verdict in verdicts:
     assert (verdict.word == "can't tell") == (
         verdict.low <= 0 <= verdict.high
     )
+
+# %% [markdown]
+# The same between the two other prompts. This comparison was not announced, so it can suggest, and
+# not decide.
+
+# %%
+print(compare(finals, "r1_zero_three_shot", "question_only"))
+
+# %% [markdown]
+# ## What is left of a head start
+#
+# A prompt under which the policy starts better has a head start. The difference to `r1_zero` in the
+# share of right validation answers, seed by seed, at the start, after ten and thirty steps, and at
+# the end:
+
+# %%
+validation = rows_of(results, "curve_mean_answer_reward")
+steps = [s for s in (0, 10, 30, last) if s in set(validation["step"])]
+head_start = {
+    step: compare_all(validation[validation["step"] == step], "r1_zero")
+    for step in steps
+}
+pd.DataFrame(
+    {
+        f"step {step}": {
+            v.variant: f"{v.difference:+.3f} ({v.low:+.3f} to {v.high:+.3f})"
+            for v in verdicts_at
+        }
+        for step, verdicts_at in head_start.items()
+    }
+)
+
+# %% [markdown]
+# ## Which has the smaller spread?
+#
+# The assignment also asks for the spread. A standard deviation over four seeds is known even less
+# than their mean. For normal values the ratio of two variances, divided by that of the true ones,
+# has Fisher's $F$ distribution with $n_1 - 1$ and $n_2 - 1$ degrees of freedom. With four seeds
+# each, 95 % of it lies between $1/15.4$ and $15.4$: two equally steady methods can show standard
+# deviations that differ almost fourfold.
+
+# %%
+quantile = f.ppf(0.975, 3, 3)
+print(f"F {quantile:.2f}, in standard deviations {math.sqrt(quantile):.2f}")
+
+# %% tags=["check"]
+assert abs(quantile - 15.44) < 0.005
+draws = np.random.default_rng(0).normal(size=(20_000, 2, 4)).std(axis=2)
+ratio = draws[:, 0] / draws[:, 1]
+apart = (ratio > math.sqrt(quantile)) | (ratio < 1 / math.sqrt(quantile))
+assert abs(apart.mean() - 0.05) < 0.005
+
+
+# %%
+def spread_ratio(one: pd.Series, other: pd.Series) -> tuple[float, ...]:
+    """Ratio of two standard deviations, and its 95 % interval."""
+    ratio = one.std() / other.std()
+    n, m = len(one) - 1, len(other) - 1
+    return (
+        ratio,
+        ratio / math.sqrt(f.ppf(0.975, n, m)),
+        ratio * math.sqrt(f.ppf(0.975, m, n)),
+    )
+
+
+by_prompt = finals.pivot(index="seed", columns="variant", values="value")
+for one, other in combinations(prompts, 2):
+    ratio, low, high = spread_ratio(by_prompt[one], by_prompt[other])
+    word = "can't tell" if low <= 1 <= high else "differs"
+    print(f"{one} / {other}: {ratio:.2f} ({low:.2f} to {high:.2f}): {word}")
+
+# %% tags=["check"]
+even = pd.Series([1.0, 2.0, 3.0, 4.0])
+ratio, low, high = spread_ratio(4 * even, even)
+assert math.isclose(ratio, 4) and low > 1
+ratio, low, high = spread_ratio(3.9 * even, even)
+assert low < 1 < high and math.isclose(ratio**2, low * high)
+
+# %% [markdown]
+# And has any run collapsed, by the rule of {doc}`14_on_policy_results`, below half of the best?
+
+# %%
+stability(finals).round(2)
+
+# %% [markdown]
+# ## What each learns
+
+# %% tags=["hide-input"]
+panels = {
+    "In format, validation": ("curve_mean_format_reward", "share"),
+    "Token entropy, validation": ("curve_token_entropy", "nats"),
+    "Response length, validation": ("curve_response_length", "tokens"),
+    "Groups without signal": ("no_signal_group_share", "share"),
+}
+in_tens = binned(results, 10)
+figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.0), layout="constrained")
+for ax, (title, (metric, unit)) in zip(
+    axes.flat, panels.items(), strict=True
+):
+    smooth = not metric.startswith("curve")
+    plot_curves(ax, in_tens if smooth else results, metric)
+    ax.set(title=title, ylabel=unit)
+handles = axes[0, 0].get_legend_handles_labels()
+figure.legend(*handles, loc="outside lower center", ncols=3)
+plt.show()
+
+# %% [markdown]
+# CAPTION
+
+# %%
+answers = read_answers("prompt-ablation", profile)
+kept = answers[answers["seed"] == 0]
+before, after = (
+    kept[kept["step"] == step] for step in (0, kept["step"].max())
+)
+n_shown = 3
+side_by_side = before.groupby("variant", sort=False).head(n_shown)
+side_by_side = side_by_side[["variant", "question", "gold", "response"]].assign(
+    after=after.groupby("variant", sort=False).head(n_shown)["response"].values
+)
+HTML(as_html(side_by_side.rename(columns={"response": "before"})))

@@ -1,0 +1,177 @@
+"""Direct preference optimization: its loss, pairs from graded rollouts, and a run over them.
+
+Rafailov et al., 2023, "Direct Preference Optimization: Your Language Model is Secretly a Reward
+Model". The best policy of the KL-regularized objective E[r] − β KL(π || π_ref) is π_ref exp(r/β)/Z,
+so that a policy stands for the reward β log(π/π_ref), up to a number per prompt. DPO fits that
+reward to pairs by Bradley and Terry's model: no reward model, no sampling while it trains.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+from transformers import PreTrainedTokenizerBase
+
+from gsmrl_helpers.engine import Completion
+from gsmrl_helpers.options import require_number
+from gsmrl_helpers.response_scoring import score_responses
+from gsmrl_helpers.rollouts import Rollouts
+from gsmrl_helpers.sampling import derive_seed
+from gsmrl_helpers.tokenization import tokenize_prompt_and_output
+
+
+def dpo_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    ref_chosen: Tensor,
+    ref_rejected: Tensor,
+    beta: float,
+) -> Tensor:
+    """−log σ(β [log π/π_ref (chosen) − log π/π_ref (rejected)]) of each pair (equation 7).
+
+    Finite, with a finite gradient, at margins of any size: no exponential overflows.
+
+    Args:
+        policy_chosen, policy_rejected: (B,) log-probabilities of whole responses, in nats, summed
+            over their tokens, with gradient.
+        ref_chosen, ref_rejected: (B,), the same under the frozen reference.
+        beta: above 0; how much a log-ratio counts.
+
+    Returns:
+        (B,) losses in nats; log 2 where the policy is the reference.
+
+    Raises:
+        ValueError: shapes that differ, or a beta that is not above 0.
+    """
+    require_number("beta", beta, 0, above=True)
+    given = (policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    if len({tuple(log_probs.shape) for log_probs in given}) > 1 or policy_chosen.dim() != 1:
+        raise ValueError(
+            f"log-probabilities of shapes {[tuple(log_probs.shape) for log_probs in given]}: give "
+            "four of (B,), one sum for each response"
+        )
+    margin = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    return -logsigmoid(beta * margin)
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N pairs of responses to one prompt each, of which the first was better.
+
+    Attributes:
+        prompts: N texts.
+        chosen, rejected: N completions each.
+    """
+
+    prompts: list[str]
+    chosen: list[Completion]
+    rejected: list[Completion]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, rows: Sequence[int]) -> Pairs:
+        """These pairs alone, in the order given."""
+        return Pairs(*([values[row] for row in rows] for values in vars(self).values()))
+
+
+def pairs_of_groups(rollouts: Rollouts, seed: int) -> Pairs:
+    """One pair of each group that is mixed: a right answer and a wrong one, both drawn.
+
+    Groups in which all are paid alike say nothing about what is better, and are left out.
+    """
+    rng, size = random.Random(seed), rollouts.group_size
+    paid = rollouts.rewards.tolist()
+    rows = []
+    for start in range(0, len(paid), size):
+        group = range(start, start + size)
+        best = max(paid[row] for row in group)
+        better, worse = ([r for r in group if (paid[r] == best) == is_best] for is_best in (1, 0))
+        if worse:
+            rows.append((rng.choice(better), rng.choice(worse)))
+    return Pairs(
+        [rollouts.prompts[chosen] for chosen, _ in rows],
+        [rollouts.completions[chosen] for chosen, _ in rows],
+        [rollouts.completions[rejected] for _, rejected in rows],
+    )
+
+
+def pair_log_probs(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, pairs: Pairs
+) -> tuple[Tensor, Tensor]:
+    """log π of the chosen and of the rejected responses: (B,) each, summed over their tokens."""
+    completions = [*pairs.chosen, *pairs.rejected]
+    batch = tokenize_prompt_and_output(
+        pairs.prompts * 2,
+        [completion.text for completion in completions],
+        tokenizer,
+        output_token_ids=[completion.token_ids for completion in completions],
+    )
+    batch = {name: tensor.to(next(model.parameters()).device) for name, tensor in batch.items()}
+    log_probs = score_responses(model, **batch)["log_probs"]
+    sums = log_probs.masked_fill(~batch["response_mask"], 0.0).sum(dim=1)
+    chosen, rejected = sums.chunk(2)
+    return chosen, rejected
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def batches_of_pairs(n_pairs: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """The pairs of each batch of an epoch, shuffled by seed and epoch; what is left over at its
+    end waits for the next shuffle.
+
+    Raises:
+        ValueError: fewer pairs than a batch has.
+    """
+    if not 1 <= batch_size <= n_pairs:
+        raise ValueError(f"batch_size={batch_size} with {n_pairs} pairs: give 1 to {n_pairs}")
+    order = list(range(n_pairs))
+    random.Random(derive_seed(seed, "pairs", epoch)).shuffle(order)
+    for start in range(0, n_pairs - batch_size + 1, batch_size):
+        yield order[start : start + batch_size]
+
+
+def dpo_step(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: torch.optim.Optimizer,
+    pairs: Pairs,
+    ref_log_probs: tuple[Tensor, Tensor],
+    beta: float,
+    max_grad_norm: float,
+) -> dict[str, float]:
+    """One optimizer step on a batch of pairs.
+
+    Args:
+        model: the policy, trained in the mode it is in.
+        ref_log_probs: of `pair_log_probs` with the frozen reference, for these pairs.
+        max_grad_norm: the gradient's 2-norm is clipped to it.
+
+    Returns:
+        Means over the batch, before the step: `loss` in nats, `chosen_log_ratio` and
+        `rejected_log_ratio` (log π/π_ref of whole responses), `pair_accuracy` (share of pairs with
+        a margin above 0); and `grad_norm` before clipping.
+    """
+    chosen, rejected = pair_log_probs(model, tokenizer, pairs)
+    ratios = chosen - ref_log_probs[0], rejected - ref_log_probs[1]
+    loss = dpo_loss(chosen, rejected, *ref_log_probs, beta).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+    return {
+        "loss": loss.item(),
+        "chosen_log_ratio": ratios[0].mean().item(),
+        "rejected_log_ratio": ratios[1].mean().item(),
+        "pair_accuracy": (ratios[0] > ratios[1]).float().mean().item(),
+        "grad_norm": grad_norm.item(),
+    }

@@ -1,0 +1,147 @@
+"""The DPO loss, its pairs and its step: known values, extremes, refusals, invariances."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gsmrl_helpers.dpo import (
+    Pairs,
+    batches_of_pairs,
+    dpo_loss,
+    dpo_step,
+    pair_log_probs,
+    pairs_of_groups,
+)
+from gsmrl_helpers.engine import LocalEngine
+from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
+from gsmrl_helpers.scoring import response_log_prob
+from gsmrl_helpers.tokenization import encode
+from gsmrl_helpers.world import load_policy, load_problems
+
+CONFIG = experiment_config("on-policy")
+
+
+def loss_of(margin: float, beta: float = 0.1, dtype: torch.dtype = torch.float64) -> Tensor:
+    zero = torch.zeros(1, dtype=dtype)
+    return dpo_loss(zero + margin, zero, zero, zero, beta)
+
+
+def test_known_values() -> None:
+    log_probs = torch.tensor([-3.0, -70.0, -0.1], dtype=torch.float64)
+    same = dpo_loss(log_probs, log_probs - 5, log_probs, log_probs - 5, 0.1)
+    assert torch.allclose(same, torch.full_like(same, math.log(2)), rtol=1e-12)
+    assert loss_of(5.0).item() == pytest.approx(math.log(1 + math.exp(-0.5)), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("margin", [-1e4, 1e4])
+def test_margins_of_a_thousand_are_finite(margin: float, dtype: torch.dtype) -> None:
+    margins = torch.tensor([margin], dtype=dtype, requires_grad=True)
+    zero = torch.zeros_like(margins)
+    loss = dpo_loss(margins, zero, zero, zero, 0.1)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(max(0.0, -0.1 * margin), abs=1e-12)
+    assert margins.grad.item() == pytest.approx(-0.1 if margin < 0 else 0.0, abs=1e-8)
+
+
+def test_only_the_difference_of_the_log_ratios_counts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    chosen, rejected, ref_chosen, ref_rejected, shift = torch.randn(
+        5, 9, generator=generator, dtype=torch.float64
+    )
+    loss = dpo_loss(chosen, rejected, ref_chosen, ref_rejected, 0.3)
+    moved = dpo_loss(chosen - shift, rejected - shift, ref_chosen, ref_rejected, 0.3)
+    assert torch.allclose(loss, moved, rtol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, math.nan])
+def test_a_beta_that_is_not_above_0_is_refused(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta"):
+        loss_of(1.0, beta)
+
+
+def test_other_shapes_are_refused() -> None:
+    one = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"\(B,\)"):
+        dpo_loss(one, one, one, one[:2], 0.1)
+    with pytest.raises(ValueError, match=r"\(B,\)"):
+        dpo_loss(*[torch.zeros(3, 1)] * 4, 0.1)
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> Rollouts:
+    model, tokenizer = load_policy(CONFIG)
+    return sample_rollouts(
+        LocalEngine(model.eval(), tokenizer),
+        CONFIG.prompt_object(),
+        load_problems(CONFIG, "train")[:24],
+        group_size=8,
+        seed=0,
+        temperature=1.0,
+        top_p=1.0,
+        max_tokens=CONFIG.sampling_max_tokens,
+    )
+
+
+def test_a_pair_has_a_right_and_a_wrong_answer_of_one_mixed_group(rollouts: Rollouts) -> None:
+    pairs = pairs_of_groups(rollouts, seed=0)
+    groups = rollouts.rewards.reshape(-1, 8)
+    mixed = (groups.amin(1) < groups.amax(1)).nonzero().flatten().tolist()
+    assert 0 < len(pairs) == len(mixed)
+    for group, prompt, chosen, rejected in zip(
+        mixed, pairs.prompts, pairs.chosen, pairs.rejected, strict=True
+    ):
+        assert chosen.prompt_index == rejected.prompt_index == group
+        assert prompt == rollouts.prompts[8 * group]
+        assert groups[group, chosen.sample_index] == 1
+        assert groups[group, rejected.sample_index] == 0
+    assert pairs == pairs_of_groups(rollouts, seed=0) != pairs_of_groups(rollouts, seed=1)
+
+
+def test_log_probs_are_those_of_a_plain_loop(rollouts: Rollouts) -> None:
+    model, tokenizer = load_policy(CONFIG)
+    pairs = pairs_of_groups(rollouts, seed=0).select([0, 2])
+    with torch.no_grad():
+        found = pair_log_probs(model.eval(), tokenizer, pairs)
+        for completions, sums in zip((pairs.chosen, pairs.rejected), found, strict=True):
+            for prompt, completion, value in zip(pairs.prompts, completions, sums, strict=True):
+                plain = response_log_prob(model, encode(tokenizer, prompt), completion.token_ids)
+                assert value.item() == pytest.approx(plain, abs=1e-3)
+
+
+def test_steps_start_at_log_2_and_raise_the_margin(rollouts: Rollouts) -> None:
+    model, tokenizer = load_policy(CONFIG)
+    pairs = pairs_of_groups(rollouts, seed=0)
+    with torch.no_grad():
+        reference = pair_log_probs(model, tokenizer, pairs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    rows = [dpo_step(model, tokenizer, optimizer, pairs, reference, 0.1, 1.0) for _ in range(4)]
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    losses = [row["loss"] for row in rows]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0] - 0.01
+    assert rows[-1]["chosen_log_ratio"] > rows[-1]["rejected_log_ratio"]
+
+
+def test_batches_are_the_seeds_and_leave_none_out() -> None:
+    batches = list(batches_of_pairs(10, 3, seed=0, epoch=1))
+    assert [len(batch) for batch in batches] == [3, 3, 3]
+    assert len({row for batch in batches for row in batch}) == 9
+    assert batches == list(batches_of_pairs(10, 3, seed=0, epoch=1))
+    assert batches != list(batches_of_pairs(10, 3, seed=0, epoch=2))
+    assert batches != list(batches_of_pairs(10, 3, seed=1, epoch=1))
+    for size in (0, 11):
+        with pytest.raises(ValueError, match="1 to 10"):
+            list(batches_of_pairs(10, size, seed=0, epoch=1))
+
+
+def test_selected_pairs_keep_their_order(rollouts: Rollouts) -> None:
+    pairs = pairs_of_groups(rollouts, seed=0)
+    two = pairs.select([2, 0])
+    assert two == Pairs(
+        [pairs.prompts[2], pairs.prompts[0]],
+        [pairs.chosen[2], pairs.chosen[0]],
+        [pairs.rejected[2], pairs.rejected[0]],
+    )
