@@ -82,9 +82,9 @@ results = read_recording("variants", profile)
 # {doc}`14_on_policy_results`. `GRPO_constant` divides the loss by a constant $Z =
 # B\,G\,L_\text{max}$ and not by each response's length, and changes nothing else. The other three
 # are `GRPO_constant` with another advantage; `RFT`, without a baseline, is expert iteration
-# {cite}`anthony2017thinking` or rejection fine-tuning {cite}`yuan2023scaling`, one batch at a time. So three of the four comparisons with `GRPO` change
-# more than one thing, and the one with `GRPO_constant` tells which part the normalisation has in
-# it.
+# {cite}`anthony2017thinking` or rejection fine-tuning {cite}`yuan2023scaling`, one batch at a time.
+# So three of the four comparisons with `GRPO` change more than one thing, and the one with
+# `GRPO_constant` tells which part the normalisation has in it.
 
 # %%
 options = [
