@@ -1,4 +1,4 @@
-"""Direct preference optimization: its loss, pairs from graded rollouts, and a run over them.
+"""Direct preference optimization: its loss, and a step of it on pairs of answers.
 
 Rafailov et al., 2023, "Direct Preference Optimization: Your Language Model is Secretly a Reward
 Model". The best policy of the KL-regularized objective E[r] − β KL(π || π_ref) is π_ref exp(r/β)/Z,
@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedTokenizerBase
 
-from gsmrl_helpers.engine import Completion
 from gsmrl_helpers.options import require_number
+from gsmrl_helpers.preferences import PreferencePair
 from gsmrl_helpers.response_scoring import score_responses
-from gsmrl_helpers.rollouts import Rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 
@@ -59,70 +57,21 @@ def dpo_loss(
     return -logsigmoid(beta * margin)
 
 
-# --- pairs ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """N pairs of responses to one prompt each, of which the first was better.
-
-    Attributes:
-        prompts: N texts.
-        chosen, rejected: N completions each.
-    """
-
-    prompts: list[str]
-    chosen: list[Completion]
-    rejected: list[Completion]
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def select(self, rows: Sequence[int]) -> Pairs:
-        """These pairs alone, in the order given."""
-        return Pairs(*([values[row] for row in rows] for values in vars(self).values()))
-
-
-def pairs_of_groups(rollouts: Rollouts, seed: int) -> Pairs:
-    """One pair of each group that is mixed: a right answer and a wrong one, both drawn.
-
-    Groups in which all are paid alike say nothing about what is better, and are left out.
-    """
-    rng, size = random.Random(seed), rollouts.group_size
-    paid = rollouts.rewards.tolist()
-    rows = []
-    for start in range(0, len(paid), size):
-        group = range(start, start + size)
-        best = max(paid[row] for row in group)
-        better, worse = ([r for r in group if (paid[r] == best) == is_best] for is_best in (1, 0))
-        if worse:
-            rows.append((rng.choice(better), rng.choice(worse)))
-    return Pairs(
-        [rollouts.prompts[chosen] for chosen, _ in rows],
-        [rollouts.completions[chosen] for chosen, _ in rows],
-        [rollouts.completions[rejected] for _, rejected in rows],
-    )
-
-
 def pair_log_probs(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, pairs: Pairs
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[PreferencePair]
 ) -> tuple[Tensor, Tensor]:
-    """log π of the chosen and of the rejected responses: (B,) each, summed over their tokens."""
-    completions = [*pairs.chosen, *pairs.rejected]
-    batch = tokenize_prompt_and_output(
-        pairs.prompts * 2,
-        [completion.text for completion in completions],
-        tokenizer,
-        output_token_ids=[completion.token_ids for completion in completions],
-    )
+    """log π of the chosen and of the rejected answers: (B,) each, nats, summed over their tokens.
+
+    Prompt and answer are encoded apart and joined, and no end-of-sequence token is added: give it
+    in the answer's text where the policy should learn to stop there.
+    """
+    answers = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    batch = tokenize_prompt_and_output([pair.prompt for pair in pairs] * 2, answers, tokenizer)
     batch = {name: tensor.to(next(model.parameters()).device) for name, tensor in batch.items()}
     log_probs = score_responses(model, **batch)["log_probs"]
     sums = log_probs.masked_fill(~batch["response_mask"], 0.0).sum(dim=1)
     chosen, rejected = sums.chunk(2)
     return chosen, rejected
-
-
-# --- a run ---------------------------------------------------------------------------------------
 
 
 def batches_of_pairs(n_pairs: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
@@ -144,7 +93,7 @@ def dpo_step(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     optimizer: torch.optim.Optimizer,
-    pairs: Pairs,
+    pairs: Sequence[PreferencePair],
     ref_log_probs: tuple[Tensor, Tensor],
     beta: float,
     max_grad_norm: float,

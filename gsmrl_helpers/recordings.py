@@ -22,6 +22,7 @@ import torch
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.checkpoints import load_checkpoint
 from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.dpo_runs import record_dpo
 from gsmrl_helpers.experiments import (
     default_seeds,
     experiment_config,
@@ -201,6 +202,7 @@ RECORDINGS: dict[str, Recording] = {
     "replay": Recording(
         "rollouts of the first ten steps of three runs above", record_replay, row="rollout"
     ),
+    "dpo": Recording("DPO on the samples that GRPO's first steps take", record_dpo),
     "prompt-rollouts": Recording(
         "the untrained policy's answers to the test problems under each prompt",
         record_prompt_rollouts,

@@ -7,16 +7,15 @@ import torch
 from torch import Tensor
 
 from gsmrl_helpers.dpo import (
-    Pairs,
     batches_of_pairs,
     dpo_loss,
     dpo_step,
     pair_log_probs,
-    pairs_of_groups,
 )
 from gsmrl_helpers.engine import LocalEngine
 from gsmrl_helpers.experiments import experiment_config
-from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
+from gsmrl_helpers.preferences import PreferencePair, verifier_pairs
+from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.scoring import response_log_prob
 from gsmrl_helpers.tokenization import encode
 from gsmrl_helpers.world import load_policy, load_problems
@@ -72,9 +71,9 @@ def test_other_shapes_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def rollouts() -> Rollouts:
+def pairs() -> list[PreferencePair]:
     model, tokenizer = load_policy(CONFIG)
-    return sample_rollouts(
+    rollouts = sample_rollouts(
         LocalEngine(model.eval(), tokenizer),
         CONFIG.prompt_object(),
         load_problems(CONFIG, "train")[:24],
@@ -84,37 +83,21 @@ def rollouts() -> Rollouts:
         top_p=1.0,
         max_tokens=CONFIG.sampling_max_tokens,
     )
+    return verifier_pairs(rollouts, per_prompt=1, seed=0)
 
 
-def test_a_pair_has_a_right_and_a_wrong_answer_of_one_mixed_group(rollouts: Rollouts) -> None:
-    pairs = pairs_of_groups(rollouts, seed=0)
-    groups = rollouts.rewards.reshape(-1, 8)
-    mixed = (groups.amin(1) < groups.amax(1)).nonzero().flatten().tolist()
-    assert 0 < len(pairs) == len(mixed)
-    for group, prompt, chosen, rejected in zip(
-        mixed, pairs.prompts, pairs.chosen, pairs.rejected, strict=True
-    ):
-        assert chosen.prompt_index == rejected.prompt_index == group
-        assert prompt == rollouts.prompts[8 * group]
-        assert groups[group, chosen.sample_index] == 1
-        assert groups[group, rejected.sample_index] == 0
-    assert pairs == pairs_of_groups(rollouts, seed=0) != pairs_of_groups(rollouts, seed=1)
-
-
-def test_log_probs_are_those_of_a_plain_loop(rollouts: Rollouts) -> None:
+def test_log_probs_are_those_of_a_plain_loop(pairs: list[PreferencePair]) -> None:
     model, tokenizer = load_policy(CONFIG)
-    pairs = pairs_of_groups(rollouts, seed=0).select([0, 2])
     with torch.no_grad():
-        found = pair_log_probs(model.eval(), tokenizer, pairs)
-        for completions, sums in zip((pairs.chosen, pairs.rejected), found, strict=True):
-            for prompt, completion, value in zip(pairs.prompts, completions, sums, strict=True):
-                plain = response_log_prob(model, encode(tokenizer, prompt), completion.token_ids)
-                assert value.item() == pytest.approx(plain, abs=1e-3)
+        found = pair_log_probs(model.eval(), tokenizer, pairs[:2])
+        for answers, sums in zip(("chosen", "rejected"), found, strict=True):
+            for pair, value in zip(pairs, sums.tolist(), strict=False):
+                ids = [encode(tokenizer, text) for text in (pair.prompt, getattr(pair, answers))]
+                assert value == pytest.approx(response_log_prob(model, *ids), abs=1e-3)
 
 
-def test_steps_start_at_log_2_and_raise_the_margin(rollouts: Rollouts) -> None:
+def test_steps_start_at_log_2_and_raise_the_margin(pairs: list[PreferencePair]) -> None:
     model, tokenizer = load_policy(CONFIG)
-    pairs = pairs_of_groups(rollouts, seed=0)
     with torch.no_grad():
         reference = pair_log_probs(model, tokenizer, pairs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
@@ -135,13 +118,3 @@ def test_batches_are_the_seeds_and_leave_none_out() -> None:
     for size in (0, 11):
         with pytest.raises(ValueError, match="1 to 10"):
             list(batches_of_pairs(10, size, seed=0, epoch=1))
-
-
-def test_selected_pairs_keep_their_order(rollouts: Rollouts) -> None:
-    pairs = pairs_of_groups(rollouts, seed=0)
-    two = pairs.select([2, 0])
-    assert two == Pairs(
-        [pairs.prompts[2], pairs.prompts[0]],
-        [pairs.chosen[2], pairs.chosen[0]],
-        [pairs.rejected[2], pairs.rejected[0]],
-    )
