@@ -467,3 +467,40 @@ assert (1 / 2) / (1 / 16) == 8
 #   the chapter that it names.
 # - Most of these answers are a number or a counter-example of a few lines. Keep them: they are how
 #   one finds out what a training run is doing.
+#
+# ## Exercises
+
+# %% [markdown]
+# ```{exercise} Answers enough
+# :label: ex-30-group-size
+#
+# *Easy, 10 minutes.* A fifteenth question, for yourself. Write `group_size_for(p, most)`: the
+# fewest answers a group must have so that at most a share `most` of the groups is empty, if each
+# answer is right with probability `p`. How many does a problem need that is solved 97 times of 100,
+# for half of its groups to say something?
+#
+# :::{dropdown} Hint
+# $p^G + (1-p)^G$ falls as $G$ grows. Count up from 2.
+# :::
+# ```
+
+
+# %% tags=["solution", "hide-cell"]
+def group_size_for(p: float, most: float) -> int:
+    size = 2
+    while p**size + (1 - p) ** size > most:
+        size += 1
+    return size
+
+
+# %% tags=["check"]
+assert group_size_for(0.5, 0.5) == 2 and group_size_for(0.5, 0.125) == 4
+assert group_size_for(0.97, 0.5) == 23 == group_size_for(0.03, 0.5)
+assert no_signal_probability(torch.tensor(0.97), 23, "mean") <= 0.5
+assert no_signal_probability(torch.tensor(0.97), 22, "mean") > 0.5
+
+# %% [markdown]
+# ## Next
+#
+# {doc}`31_course_in_one_table` shows where all of this stands in a course that begins with a
+# tokenizer.
