@@ -382,10 +382,10 @@ assert set(all_finals["variant"]) == {"standard", *variants}
 #
 # Nobody waits for answers; one waits for hours. What does a batch cost off-policy? Count passes of
 # a token through the model: to sample it is one, to train on it three (forward once, backward about
-# twice as much; prompts are left out). The standard run has four. Off-policy each answer is trained on once as well; what
-# comes on top is one pass that scores the answers under the policy that wrote them, *before* the
-# first update, since later it can't be had any more. That makes five. If sampling a token is as
-# slow as $c$ passes, the *overhead* is
+# twice as much; prompts are left out). The standard run has four. Off-policy each answer is trained
+# on once as well; what comes on top is one pass that scores the answers under the policy that wrote
+# them, *before* the first update, since later it can't be had any more. That makes five. If
+# sampling a token is as slow as $c$ passes, the *overhead* is
 #
 # $$ h = \frac{c + 1 + 3}{c + 3} , $$
 #
@@ -518,8 +518,9 @@ for _, row in break_even.iterrows():
     assert (reached[reached.index < later] < row.iloc[0]).all()
 
 # %% [markdown]
-# At equal time the method is ahead on a machine whose overhead is below its break-even. A break-even
-# below 1 means that the standard run was ahead even at equal rollouts. At pocket scale:
+# At equal time the method is ahead on a machine whose overhead is below its break-even. A
+# break-even below 1 means that the standard run was ahead even at equal rollouts. At pocket scale:
+
 
 # %%
 if profile == "pocket":
