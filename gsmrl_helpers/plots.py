@@ -80,6 +80,7 @@ LINES: dict[str, tuple[str, object]] = {
     "clip": ("#0072B2", "-"),
     "gspo": ("#009E73", "-."),
     "cispo": ("#CC79A7", ":"),
+    "on-policy": ("#D55E00", (0, (5, 1))),
     # the ways to average a loss over tokens
     "sequence": ("#0072B2", "-"),
     "constant": ("#D55E00", "--"),
