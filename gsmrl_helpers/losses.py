@@ -287,7 +287,7 @@ def as_column(advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
     return advantages.detach().reshape(batch_size, 1).to(policy_log_probs)
 
 
-def check_shapes(values: Tensor, **others: Tensor | None) -> None:
+def check_shapes(values: Tensor, /, **others: Tensor | None) -> None:
     """Refuse tensors, given by name, of another shape than `values`; None is no tensor."""
     for name, other in others.items():
         if other is not None and other.shape != values.shape:
