@@ -1,4 +1,4 @@
-"""SFT of the pocket policy on worked solutions, recorded: which tokens count, and what is imitated."""
+"""SFT of the pocket policy on worked solutions, recorded: which tokens count, what is imitated."""
 
 from __future__ import annotations
 
