@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gsmrl_helpers.sft_data import end_token_id
 from gsmrl_helpers.tokenization import encode
@@ -103,15 +103,21 @@ def block_causal_mask(position_ids: Tensor) -> Tensor:
     return same.tril()[:, None]
 
 
-def packed_logits(model: nn.Module, row: dict[str, Tensor]) -> Tensor:
+def packed_logits(model: PreTrainedModel, row: dict[str, Tensor]) -> Tensor:
     """(1, T, V) logits of a row of `flatten`, each document's as if it were alone.
 
     The mask is given, not left to the model: transformers derives one from restarting positions,
-    but only without a cache, and then without a word.
+    but only without a cache, and then without a word. FlashAttention takes no such mask; it always
+    goes by the positions.
     """
+    mask = None
+    if model.config._attn_implementation != "flash_attention_2":
+        may_look = block_causal_mask(row["position_ids"])
+        # added to the scores: eager attention would add a bool mask's 0 and 1
+        mask = may_look.logical_not().to(model.dtype) * torch.finfo(model.dtype).min
     return model(
         input_ids=row["input_ids"],
         position_ids=row["position_ids"],
-        attention_mask=block_causal_mask(row["position_ids"]),
+        attention_mask=mask,
         use_cache=False,
     ).logits

@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from gsmrl_helpers.packing import IGNORED, Encoded, fill_rows, flatten, packed_logits
 from gsmrl_helpers.sampling import derive_seed
@@ -55,7 +56,7 @@ def sft_loss(logits: Tensor, labels: Tensor, n_labels: int) -> Tensor:
 
 
 def sft_step(
-    model: nn.Module,
+    model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     rows: Sequence[Row],
     max_grad_norm: float,
@@ -128,7 +129,7 @@ def sft_batches(documents: Sequence[Encoded], config: SFTConfig) -> Iterator[lis
 
 
 def train_sft(
-    model: nn.Module, documents: Sequence[Encoded], config: SFTConfig
+    model: PreTrainedModel, documents: Sequence[Encoded], config: SFTConfig
 ) -> Iterator[dict[str, float]]:
     """Fine-tune the model in place; what `sft_step` says of each step, as it is made.
 
@@ -166,7 +167,7 @@ def train_sft(
 
 @torch.no_grad()
 def mean_label_loss(
-    model: nn.Module, documents: Sequence[Encoded], max_tokens: int = 4096
+    model: PreTrainedModel, documents: Sequence[Encoded], max_tokens: int = 4096
 ) -> dict[str, float]:
     """Mean loss in nats a token, of `prompt` tokens and of `response` tokens apart.
 
