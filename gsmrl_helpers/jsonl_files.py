@@ -86,7 +86,7 @@ def decode_line(line: bytes | ValueError) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos}") from error
+        raise ValueError(f"not JSON: {error.msg}, character {error.pos}") from error
     except RecursionError as error:
         raise ValueError("not usable: its JSON is nested too deeply") from error
 

@@ -81,6 +81,7 @@ def sft_step(
         raise ValueError("no label of this batch counts: are all of its responses empty?")
     total = 0.0
     for row in rows:
+        row = {name: values.to(model.device) for name, values in row.items()}
         loss = sft_loss(packed_logits(model, row), row["labels"], n_labels)
         loss.backward()
         total += loss.item()
@@ -157,10 +158,9 @@ def train_sft(
     )
     n_steps = config.n_epochs * math.ceil(len(documents) / config.batch_size)
     for step, rows in enumerate(sft_batches(documents, config)):
-        factor = learning_rate_factor(step, n_steps, config.warmup_share)
+        rate = config.learning_rate * learning_rate_factor(step, n_steps, config.warmup_share)
         for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * factor
-        rate = config.learning_rate * factor
+            group["lr"] = rate
         made = sft_step(model, optimizer, rows, config.max_grad_norm)
         yield {"step": step + 1, "learning_rate": rate, **made}
 
@@ -177,10 +177,11 @@ def mean_label_loss(
     sums, counts = {"prompt": 0.0, "response": 0.0}, {"prompt": 0, "response": 0}
     for indices in fill_rows([len(document.ids) for document in documents], max_tokens):
         chosen = [documents[index] for index in indices]
-        everything, responses = flatten(chosen, True), flatten(chosen)["labels"] != IGNORED
-        labels = everything["labels"]
+        row = {name: values.to(model.device) for name, values in flatten(chosen, True).items()}
+        labels = row["labels"]
+        responses = flatten(chosen)["labels"].to(model.device) != IGNORED
         prompts = (labels != IGNORED) & ~responses
-        logits = packed_logits(model, everything)
+        logits = packed_logits(model, row)
         for part, mask in (("prompt", prompts), ("response", responses)):
             sums[part] += sft_loss(logits, labels.masked_fill(~mask, IGNORED), 1).item()
             counts[part] += int(mask.sum())
