@@ -92,11 +92,11 @@ assert torch.allclose(loss, -log_probs[mask].mean())
 assert abs(loss.item() - 0.6) < 1e-6
 
 # %% [markdown]
-# The second change matters more. Take a policy with three answers of probability
-# $\pi = (0.7, 0.2, 0.1)$ and a teacher who gives the second one four times out of five,
-# $q = (0.2, 0.8, 0)$. The expected SFT gradient is $\sum_y q(y) \nabla \log \pi(y)$. Written as an
-# expectation over the policy's *own* answers it is $\sum_y \pi(y)\, \frac{q(y)}{\pi(y)}\, \nabla \log
-# \pi(y)$: a policy gradient with the reward $r(y) = q(y) / \pi(y)$.
+# The second change matters more. Take a policy with three answers of probability $\pi = (0.7, 0.2,
+# 0.1)$ and a teacher who gives the second one four times out of five, $q = (0.2, 0.8, 0)$. The
+# expected SFT gradient is $\sum_y q(y) \nabla \log \pi(y)$. Written as an expectation over the
+# policy's *own* answers it is $\sum_y \pi(y)\, \frac{q(y)}{\pi(y)}\, \nabla \log \pi(y)$: a policy
+# gradient with the reward $r(y) = q(y) / \pi(y)$.
 
 # %%
 policy, teacher = (
@@ -219,8 +219,8 @@ print(
 #
 # $$
 # \underbrace{0\ 1\ 2\ 3}_{\text{inputs}}\, 4 \quad\to\quad \underbrace{1\ 2\ 3\ 4}_{\text{labels}},
-# \qquad
-# \underbrace{4\ 5\ 6\ 7}_{\text{inputs}}\, 8 \quad\to\quad \underbrace{5\ 6\ 7\ 8}_{\text{labels}} .
+# \qquad \underbrace{4\ 5\ 6\ 7}_{\text{inputs}}\, 8 \quad\to\quad \underbrace{5\ 6\ 7\
+# 8}_{\text{labels}} .
 # $$
 #
 # The last label of a chunk is the first input of the next, so that no token of the stream but the
@@ -479,10 +479,10 @@ assert cut > 4 * whole and across > 100 * whole
 assert cuts["how many"][2] == len(set(document_of.flatten().tolist())) - 1
 
 # %% [markdown]
-# Half of the response tokens stand in a chunk in which their question does not. What is learned from
-# them is to answer unseen questions: to guess. And each end token gets the beginning of an
-# unrelated document as its label, the most surprising one of all for this policy, whose
-# pretraining never asked for it.
+# Half of the response tokens stand in a chunk in which their question does not. What is learned
+# from them is to answer unseen questions: to guess. And each end token gets the beginning of an
+# unrelated document as its label, the most surprising one of all for this policy, whose pretraining
+# never asked for it.
 #
 # That a whole document also *sees* the one before it costs little in comparison, as the exercise
 # {ref}`ex-26-neighbours` measures. For documents that are much longer than $L$, as in pretraining,
@@ -677,10 +677,10 @@ with torch.no_grad():
 # ## The loss, and what it is divided by
 #
 # The loss is the mean of $-\log \pi$ over the labels that count. Memory often holds only a part of
-# a batch, a *microbatch*, and gradients of several are added up. Then the divisor must be the number
-# of labels in the whole batch. Dividing each part by its own number gives the mean of means, in which
-# a token of a short answer weighs more than one of a long answer, by how the parts happened to be
-# cut. ({doc}`12_grpo_train_step` has the same trap for GRPO.)
+# a batch, a *microbatch*, and gradients of several are added up. Then the divisor must be the
+# number of labels in the whole batch. Dividing each part by its own number gives the mean of means,
+# in which a token of a short answer weighs more than one of a long answer, by how the parts
+# happened to be cut. ({doc}`12_grpo_train_step` has the same trap for GRPO.)
 
 
 # %% tags=["definition"]
@@ -718,8 +718,8 @@ print(
 )
 
 # %% [markdown]
-# `sft_step` is a step of the optimizer without any trainer: rows in, one row's gradient at a time, the
-# norm bounded, and a gradient that is not finite refused before it reaches the weights.
+# `sft_step` is a step of the optimizer without any trainer: rows in, one row's gradient at a time,
+# the norm bounded, and a gradient that is not finite refused before it reaches the weights.
 
 # %% tags=["definition"]
 import math

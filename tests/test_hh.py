@@ -1,4 +1,4 @@
-"""HH pairs: dialogues taken apart into turns, single-turn pairs kept, everything else accounted for."""
+"""HH pairs: dialogues taken apart, single-turn pairs kept, everything else accounted for."""
 
 from __future__ import annotations
 
