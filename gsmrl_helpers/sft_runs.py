@@ -130,7 +130,7 @@ def run_study(study: Study, bench: Bench) -> Iterator[tuple[int, dict[str, float
 
 
 def record_sft(profile: str, path: Path, jobs: int, fresh: bool) -> None:
-    """All studies with four seeds each, one after another; a quarter of an hour on one core.
+    """All studies with four seeds each, one after another; about five minutes on one core.
 
     Raises:
         ValueError: another profile than pocket, whose data is not generated.

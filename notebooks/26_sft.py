@@ -61,13 +61,15 @@ from gsmrl_helpers import (
 )
 from gsmrl_helpers.jsonl_files import BrokenRow
 from gsmrl_helpers.losses import aggregate_loss_across_microbatch
-from gsmrl_helpers.plots import plot_metric, use_style
+from gsmrl_helpers.plots import use_style
 from gsmrl_helpers.recordings import read_recording
-from gsmrl_helpers.results import final_values, summarize
+from gsmrl_helpers.result_plots import plot_curves
+from gsmrl_helpers.results import curves, final_values
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.sft_runs import LEARNING_RATE, N_EXAMPLES, write_examples
 from gsmrl_helpers.tables import as_html
 from gsmrl_helpers.tokenization import encode
+from gsmrl_helpers.verdicts import compare
 
 use_style()
 
@@ -121,12 +123,12 @@ assert torch.allclose(reward[:2], torch.tensor([2 / 7, 4]).double())
 #
 # - An answer that the policy would hardly ever give has a huge reward: SFT can teach what the
 #   policy would not find. Reinforcement learning only weighs what the policy already samples.
-# - The reward falls to 1 where policy and teacher agree. In logits the gradient is $q - \pi$, and it
+# - The reward falls to 1 where policy and teacher agree. In logits the gradient is $q - \pi$, which
 #   is zero there: the end of SFT is the teacher, with the teacher's mistakes and no better.
 # - There is no negative weight. The third answer becomes rarer only because the others grow.
 #
-# RFT, fine-tuning on one's own right answers, stands between the two: weight 1 or 0, and
-# $q$ is the policy itself ({doc}`10_advantages`).
+# RFT, fine-tuning on one's own right answers, stands between the two: the weight is 1 or 0, and the
+# answers are the policy's own ({doc}`10_advantages`).
 #
 # ## Rows of a file
 #
@@ -283,8 +285,9 @@ assert [len(PackedDataset([range(n)], 4)) for n in (4, 5, 8, 9)] == [
 # end token must be learned: a model that has never seen it after an answer does not stop.
 
 # %% tags=["definition"]
-from gsmrl_helpers.sft_data import end_token_id
 from transformers import PreTrainedTokenizerBase
+
+from gsmrl_helpers.sft_data import end_token_id
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -455,14 +458,15 @@ n_labels = labels.numel()
 place = torch.arange(1, n_labels + 1).view_as(
     labels
 )  # of a label, in the stream
-ends = torch.tensor([0, *itertools.accumulate(lengths)])
-document_of = torch.searchsorted(ends, place, right=True) - 1
-in_response = torch.tensor(sum((d.is_response for d in some), []))[place]
-starts_here = ends[document_of] >= (place - 1) // L * L
+borders = torch.tensor([0, *itertools.accumulate(lengths)])
+document_of = torch.searchsorted(borders, place, right=True) - 1
+flags = [flag for document in some for flag in document.is_response]
+in_response = torch.tensor(flags)[place]
+starts_here = borders[document_of] >= (place - 1) // L * L
 kinds = {
     "response, its document begins in the chunk": in_response & starts_here,
     "response, its document was cut": in_response & ~starts_here,
-    "first token of the next document": place == ends[document_of],
+    "first token of the next document": place == borders[document_of],
 }
 cuts = pd.DataFrame(
     [
@@ -490,8 +494,8 @@ assert cuts["how many"][2] == len(set(document_of.flatten().tolist())) - 1
 #
 # ## Whole documents, side by side
 #
-# The better way keeps the row without padding and gives up the equal lengths. A row takes the next
-# document as long as it fits.
+# The better way, packing without contamination {cite}`krell2021packing`, keeps the row without
+# padding and gives up the equal lengths. A row takes the next document as long as it fits.
 
 
 # %% tags=["definition"]
@@ -871,16 +875,310 @@ def train_sft(
 
 
 # %% [markdown]
-# Twelve runs of it are on record (`gsmrl record sft`), four seeds each of three kinds. One pass
-# over 192 worked solutions, 16 a step, is 12 steps. The first three steps of one of these runs can
-# be taken here; they come out as recorded.
+# ## A short run
+#
+# Twelve runs of it are on record (`gsmrl record sft`), four seeds each of three kinds:
+#
+# - `response only`: 192 worked solutions, right ones, seen once, 16 a step. So there are 12 steps.
+# - `prompt too`: the same, with the tokens of prompts counted as well.
+# - `with slips`: responses only, and each solution has a slip in it with probability .4, mostly
+#   one that makes the answer wrong.
+#
+# The first three steps of one of the runs, taken here, come out as recorded.
 
 # %% tags=["check"]
-model.zero_grad()
 settings = SFTConfig(learning_rate=LEARNING_RATE, max_tokens=512)
 made = list(itertools.islice(train_sft(model, documents, settings), 3))
-recorded = read_recording("sft")
-of_run = recorded.query("variant == 'response only' and seed == 0")
+results = read_recording("sft")
+of_run = results.query("variant == 'response only' and seed == 0")
 losses = of_run[of_run["metric"] == "loss"].set_index("step")["value"]
 for step in made:
     assert abs(step["loss"] - losses[step["step"]]) < 1e-3
+
+# %% tags=["hide-input"]
+figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.3), layout="constrained")
+panels = {
+    "Responses, held out": ("response_loss", "nats a token"),
+    "Right": ("curve_mean_answer_reward", "share"),
+    "In format": ("curve_mean_format_reward", "share"),
+}
+for ax, (title, (metric, unit)) in zip(axes, panels.items(), strict=True):
+    plot_curves(ax, results, metric)
+    ax.set(title=title, ylabel=unit)
+    if unit == "share":
+        ax.set_ylim(-0.03, 1.03)
+axes[0].legend(loc="upper right", fontsize=8)
+plt.show()
+
+# %% [markdown]
+# *Left: the loss of response tokens of 48 right solutions that no run saw. Middle and right: one
+# answer at temperature 1 to each of 128 validation problems. Every seed is drawn faintly, the mean
+# with ± 1.96 σ/√n. All three learn the format. The loss and the share of right answers are better
+# where the imitated solutions are right.*
+
+# %%
+METRICS = {
+    "response_loss": "loss of responses",
+    "prompt_loss": "loss of prompts",
+    "curve_mean_answer_reward": "right",
+    "curve_mean_format_reward": "in format",
+}
+ends = pd.concat(
+    curves(results, metric).assign(metric=name)
+    for metric, name in METRICS.items()
+)
+ends = ends[ends["step"].isin([0, 12])]
+ends = ends.pivot(index=["variant", "step"], columns="metric", values="mean")
+ends[list(METRICS.values())].round(3)
+
+# %% tags=["check"]
+start, end = (ends.loc[("response only", step)] for step in (0, 12))
+assert (
+    abs(start["right"] - 0.078) < 0.0005
+    and abs(end["right"] - 0.451) < 0.0005
+)
+assert abs(start["loss of responses"] - 0.141) < 0.0005
+assert abs(end["loss of responses"] - 0.065) < 0.0005
+assert ends.xs(12, level="step")["in format"].min() > 0.9
+
+# %% [markdown]
+# In twelve steps the share of right answers goes from .08 to .45. GRPO starts at the same place,
+# .09 on twice as many problems, and passes .45 between its steps 20 and 30.
+
+
+# %%
+grpo = curves(read_recording("on-policy"), "curve_mean_answer_reward")
+grpo = grpo.set_index("step")["mean"]
+per_step = config.rollout_batch_size
+for step in (0, 20, 30, 100):
+    print(
+        f"GRPO, step {step}: {step * per_step} answers, {grpo[step]:.2f} right"
+    )
+
+# %% tags=["check"]
+assert abs(grpo[0] - 0.09) < 0.005 and abs(grpo[100] - 0.61) < 0.005
+assert grpo[20] < end["right"] < grpo[30]
+
+# %% [markdown]
+# The two are not paid alike. SFT was given 192 worked solutions, and GRPO sampled five to eight
+# thousand answers and was told nothing but whether they were right. Where good solutions can be
+# had, imitation is the cheap start, and the usual one. GRPO goes on to .61, by what the policy does
+# right itself. This is no fair race: no setting was chosen for it, and at pocket scale both mostly
+# bring out what the policy can do already ({doc}`00_pocket_world`).
+#
+# What did the choice of tokens matter? The verdicts of {doc}`14_on_policy_results`, by seeds:
+
+
+# %%
+def verdict(metric: str, variant: str, higher_is_better: bool = True):
+    finals = final_values(results, metric)
+    return compare(
+        finals, variant, "response only", higher_is_better=higher_is_better
+    )
+
+
+print(verdict("response_loss", "prompt too", higher_is_better=False))
+print(verdict("curve_mean_answer_reward", "prompt too"))
+
+# %% [markdown]
+# Counting the prompts means that four of five labels are not what the policy is to learn. Prompts
+# of this kind hold nothing for it: their words are known, their numbers are drawn by chance, and
+# their loss stays where it was. What that costs the responses is little, and the share of right
+# answers does not show it. With prompts that say something, or few examples, it can be otherwise;
+# which is why the choice belongs into an experiment's description.
+
+# %% tags=["check"]
+less = verdict("response_loss", "prompt too", higher_is_better=False)
+assert less.word == "worse" and 0 < less.difference < 0.003
+assert verdict("curve_mean_answer_reward", "prompt too").word == "can't tell"
+moved = ends["loss of prompts"].max() - ends["loss of prompts"].min()
+assert moved < 0.001
+counted = (
+    results[results["metric"] == "n_labels"].groupby("variant")["value"].sum()
+)
+assert 0.17 < counted["response only"] / counted["prompt too"] < 0.19
+
+# %% [markdown]
+# The slips matter more. SFT has the weight 1 for a wrong solution as for a right one, and what it
+# learns is the teacher, mistakes included.
+
+# %%
+print(verdict("curve_mean_answer_reward", "with slips"))
+slipped = write_examples(
+    load_problems(config, "train")[:N_EXAMPLES], seed=0, slip_share=0.4
+)
+right = np.mean(
+    [
+        prompt.reward_fn(example.response, problem.gold)["answer_reward"]
+        for example, problem in zip(
+            slipped, load_problems(config, "train"), strict=False
+        )
+    ]
+)
+print(f"right among the imitated solutions: {right:.0%}")
+
+# %% tags=["check"]
+slips = verdict("curve_mean_answer_reward", "with slips")
+assert slips.word == "worse" and -0.2 < slips.difference < -0.05
+assert 0.55 < right < 0.70
+
+# %% [markdown]
+# With a checker the remedy is at hand: imitate only what it accepts. Applied to the policy's own
+# answers that is RFT, one of the variants of {doc}`18_difficulty_reweighting`.
+#
+# ## Llama 3.1 8B
+#
+# The supplement fine-tunes Llama 3.1 8B on single-turn conversations: sequences of 512 tokens, 32 a
+# step, one epoch, a learning rate of 2e-5. The same functions do it, with whole documents in the
+# place of its chunks. We have not run this cell. Weights, gradients and both moments of AdamW in
+# float32 take 16 bytes a parameter, 128 GB; `autocast` computes in bf16. On smaller cards the
+# adapters of {doc}`29_hardware` are the way.
+
+# %% tags=["gpu", "nbval-skip"]
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+name, data = "meta-llama/Llama-3.1-8B", Path("data/sft/train.jsonl.gz")
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).cuda()
+model.gradient_checkpointing_enable()
+examples, broken = load_examples(data)
+print(len(examples), "examples,", len(broken), "broken rows")
+documents = [
+    encode_example(
+        tokenizer,
+        tokenizer.bos_token + fill_template(ALPACA_TEMPLATE, question),
+        response,
+    )
+    for question, response in examples
+]
+settings = SFTConfig(batch_size=32, max_tokens=4096, learning_rate=2e-5)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    for made in train_sft(model.train(), documents, settings):
+        print(made)
+model.save_pretrained("runs/llama-3.1-8b-sft")
+tokenizer.save_pretrained("runs/llama-3.1-8b-sft")
+
+# %% [markdown]
+# ## Take away
+#
+# - SFT is the policy gradient with weight 1 on someone else's samples. As a reward on one's own
+#   samples it is $q/\pi$: it can teach what the policy would never sample, and it ends at the
+#   teacher, mistakes included.
+# - A reader of other people's files returns what it read and what it could not read, by line.
+# - Chunks of one stream cut questions from their answers and make the next document's beginning a
+#   label. Whole documents side by side need restarting positions, a block mask, and no label at
+#   their ends. That the mask is there is checked: logits in the row equal logits alone.
+# - The loss is divided by the labels of the whole batch. Say whether prompts count.
+#
+# ## Exercises
+
+# %% [markdown]
+# ```{exercise} Which documents are cut
+# :label: ex-26-cut
+#
+# *Easy, 10 minutes.* Documents of given lengths are joined, and the stream is cut every `L` tokens.
+# Write `n_cut(lengths, L)`: how many documents have tokens on both sides of a cut. The check puts
+# it beside the chance $(n - 1)/L$ with which a cut meets a document of $n \le L$ tokens.
+#
+# :::{dropdown} Hint
+# A document from `start` to `end` (not included) is whole if its first and last token are in one
+# chunk: `start // L == (end - 1) // L`.
+# :::
+# ```
+
+
+# %% tags=["solution", "hide-cell"]
+def n_cut(lengths: Sequence[int], L: int) -> int:
+    ends = list(itertools.accumulate(lengths))
+    starts = [0, *ends[:-1]]
+    pairs = zip(starts, ends, strict=True)
+    return sum(start // L != (end - 1) // L for start, end in pairs)
+
+
+# %% tags=["check"]
+assert n_cut([4, 4, 4], 4) == 0 and n_cut([3, 4, 4], 4) == 2
+assert n_cut([1] * 50, 7) == 0 and n_cut([10], 4) == 1
+rng = np.random.default_rng(0)
+drawn = rng.integers(20, 200, 20_000)
+chance = np.mean((drawn - 1) / 256)
+assert abs(n_cut(drawn.tolist(), 256) / len(drawn) - chance) < 0.01
+
+# %% [markdown]
+# ```{exercise} A neighbour in view
+# :label: ex-26-neighbours
+#
+# *Medium, 15 minutes.* How much does it cost that a whole document sees the one before it? Write
+# `seen_and_alone(model, first, second)`: the mean loss of the second document's response tokens,
+# once in one stream behind the first (one causal mask, positions running on) and once alone.
+#
+# :::{dropdown} Hint
+# `sft_loss(logits, labels, n)` with the labels of `flatten([second])`. In the stream take the last
+# `len(second.ids)` positions of `model(ids, use_cache=False).logits`.
+# :::
+# ```
+
+
+# %% tags=["solution", "hide-cell"]
+@torch.no_grad()
+def seen_and_alone(
+    model, first: Encoded, second: Encoded
+) -> tuple[float, float]:
+    labels = flatten([second])["labels"]
+    n_labels = int((labels != IGNORED).sum())
+    n = len(second.ids)
+    losses = [
+        sft_loss(
+            model(torch.tensor([ids]), use_cache=False).logits[:, -n:],
+            labels,
+            n_labels,
+        ).item()
+        for ids in (first.ids + second.ids, second.ids)
+    ]
+    return losses[0], losses[1]
+
+
+# %% tags=["check"]
+untrained, _ = load_policy(config)
+untrained.eval()
+measured = [
+    seen_and_alone(untrained, *some[at : at + 2]) for at in range(0, 16, 2)
+]
+seen, by_itself = np.mean(measured, axis=0)
+assert (
+    abs(by_itself - 0.14) < 0.02 and abs(seen - by_itself) < 0.1 < cut - whole
+)
+
+# %% [markdown]
+# ```{exercise} The weight of a token
+# :label: ex-26-weights
+#
+# *Easy, 5 minutes.* A batch is cut into microbatches with `counts` labels each, and the loss is the
+# mean of their means. Write `token_weights(counts)`: what a token of each microbatch weighs, as a
+# multiple of what it weighs in the mean over all labels.
+#
+# :::{dropdown} Hint
+# In the mean of means a token of a part with $n_k$ of $N$ labels weighs $1/(K n_k)$, $K$ being the
+# number of parts; in the mean over all labels $1/N$.
+# :::
+# ```
+
+
+# %% tags=["solution", "hide-cell"]
+def token_weights(counts: Sequence[int]) -> list[float]:
+    return [sum(counts) / (len(counts) * count) for count in counts]
+
+
+# %% tags=["check"]
+assert token_weights([5, 5, 5]) == [1.0, 1.0, 1.0]
+assert np.allclose(token_weights([2, 1]), [0.75, 1.5])
+for counts in ([3, 9], [1, 10, 100], [7]):
+    weights = token_weights(counts)
+    assert abs(np.dot(weights, counts) - sum(counts)) < 1e-9
+    assert np.allclose(np.array(weights) * counts, weights[0] * counts[0])
+
+# %% [markdown]
+# ## Next
+#
+# The other two parts of the supplement measure the fine-tuned model on benchmarks and train it on
+# pairs of answers, of which one was preferred. {doc}`06_reward_functions` says when a run of
+# reinforcement learning should start with some SFT.

@@ -68,8 +68,8 @@ for name, dialogue in first.items():
 
 # %% [markdown]
 # `parse_dialogue` takes a dialogue apart. A turn starts after an empty line, so that "Human:"
-# within a line starts none. Two things follow from the format and can't be repaired: an answer that
-# itself holds an empty line and `Human:` is read as two turns, and nobody can tell.
+# within a line starts none. An answer that itself holds an empty line and `Human:` is read as two
+# turns, and nobody can tell.
 
 # %% tags=["definition"]
 from gsmrl_helpers.hh import TURN_START
