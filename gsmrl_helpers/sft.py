@@ -18,8 +18,6 @@ from transformers import PreTrainedModel
 from gsmrl_helpers.packing import IGNORED, Encoded, fill_rows, flatten, packed_logits
 from gsmrl_helpers.sampling import derive_seed
 
-Row = dict[str, Tensor]
-
 
 class SFTConfig(BaseModel):
     """Everything that decides an SFT run but the policy and the data; unknown keys are refused."""
@@ -58,7 +56,7 @@ def sft_loss(logits: Tensor, labels: Tensor, n_labels: int) -> Tensor:
 def sft_step(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    rows: Sequence[Row],
+    rows: Sequence[dict[str, Tensor]],
     max_grad_norm: float,
 ) -> dict[str, float]:
     """One step of the optimizer on the rows of a batch, one row at a time.
@@ -112,7 +110,9 @@ def learning_rate_factor(step: int, n_steps: int, warmup_share: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def sft_batches(documents: Sequence[Encoded], config: SFTConfig) -> Iterator[list[Row]]:
+def sft_batches(
+    documents: Sequence[Encoded], config: SFTConfig
+) -> Iterator[list[dict[str, Tensor]]]:
     """The rows of each step: in every epoch all documents once, in an order of its own.
 
     Seed, documents and batch size decide the batches; `max_tokens` only decides the rows.

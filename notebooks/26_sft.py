@@ -108,6 +108,8 @@ policy, teacher = (
 scores = (
     torch.eye(3, dtype=torch.float64) - policy
 )  # ∇ log π(y) of the logits, row y
+
+# %%
 sft_gradient = teacher @ scores
 reward = teacher / policy
 print("reward of each answer:", reward.round(decimals=2).tolist())
@@ -430,6 +432,8 @@ documents = [
     encode_example(tokenizer, prompt.format(question), response)
     for question, response in examples
 ]
+
+# %%
 some = documents[:48]
 lengths = [len(document.ids) for document in some]
 n_responses = sum(sum(document.is_response) for document in some)
@@ -448,6 +452,8 @@ inputs, labels = (
     torch.stack([chunk[name] for chunk in chunked])
     for name in ("input_ids", "labels")
 )
+
+# %%
 with torch.no_grad():
     log_probs = model(inputs, use_cache=False).logits.log_softmax(-1)
 nats = -log_probs.gather(-1, labels[..., None])[..., 0]
@@ -463,6 +469,8 @@ document_of = torch.searchsorted(borders, place, right=True) - 1
 flags = [flag for document in some for flag in document.is_response]
 in_response = torch.tensor(flags)[place]
 starts_here = borders[document_of] >= (place - 1) // L * L
+
+# %%
 kinds = {
     "response, its document begins in the chunk": in_response & starts_here,
     "response, its document was cut": in_response & ~starts_here,
@@ -712,6 +720,8 @@ assert abs(sum(parts).item() - 2 / 3 * 2.079) < 1e-3
 
 # %%
 by_parts = [(labels[:, i : i + 2] != IGNORED).sum().item() for i in (0, 2)]
+
+# %%
 own = [
     sft_loss(logits[:, i : i + 2], labels[:, i : i + 2], n).item()
     for i, n in zip((0, 2), by_parts, strict=True)
@@ -923,6 +933,8 @@ METRICS = {
     "curve_mean_answer_reward": "right",
     "curve_mean_format_reward": "in format",
 }
+
+# %%
 ends = pd.concat(
     curves(results, metric).assign(metric=name)
     for metric, name in METRICS.items()
@@ -993,6 +1005,8 @@ assert less.word == "worse" and 0 < less.difference < 0.003
 assert verdict("curve_mean_answer_reward", "prompt too").word == "can't tell"
 moved = ends["loss of prompts"].max() - ends["loss of prompts"].min()
 assert moved < 0.001
+
+# %% tags=["check"]
 counted = (
     results[results["metric"] == "n_labels"].groupby("variant")["value"].sum()
 )
@@ -1004,6 +1018,8 @@ assert 0.17 < counted["response only"] / counted["prompt too"] < 0.19
 
 # %%
 print(verdict("curve_mean_answer_reward", "with slips"))
+
+# %%
 slipped = write_examples(
     load_problems(config, "train")[:N_EXAMPLES], seed=0, slip_share=0.4
 )
