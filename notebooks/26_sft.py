@@ -441,7 +441,7 @@ print(f"{sum(lengths)} tokens, {min(lengths)} to {max(lengths)} a document")
 print(f"{n_responses / sum(lengths):.0%} of them are responses")
 
 # %% [markdown]
-# Cut into chunks of 256 tokens, a chunk holds one or two whole documents and parts of two others.
+# Cut into chunks of 256 tokens, a chunk holds at most one whole document, and parts of others.
 # The untrained policy says what that does to a label: how surprised is it, in nats, with and
 # without the beginning of the document in view?
 
