@@ -61,6 +61,10 @@ LINES: dict[str, tuple[str, object]] = {
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),
+    # what is imitated, and which tokens of it count
+    "response only": ("#0072B2", "-"),
+    "prompt too": ("#E69F00", "--"),
+    "with slips": ("#D55E00", ":"),
     # journals of runs
     "healthy": ("#0072B2", "-"),
     "collapsed": ("#D55E00", "--"),

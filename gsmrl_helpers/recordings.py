@@ -54,6 +54,7 @@ from gsmrl_helpers.replay import (
 )
 from gsmrl_helpers.run_many import run_experiments
 from gsmrl_helpers.runs import run_folder
+from gsmrl_helpers.sft_runs import record_sft
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_problems, policy_location
 
@@ -203,6 +204,7 @@ RECORDINGS: dict[str, Recording] = {
         "rollouts of the first ten steps of three runs above", record_replay, row="rollout"
     ),
     "dpo": Recording("DPO on the samples that GRPO's first steps take", record_dpo),
+    "sft": Recording("fine-tuning on worked solutions: prompts that count, slips", record_sft),
     "prompt-rollouts": Recording(
         "the untrained policy's answers to the test problems under each prompt",
         record_prompt_rollouts,

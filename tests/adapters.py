@@ -9,6 +9,8 @@ from gsmrl_helpers.losses import (
 )
 from gsmrl_helpers.losses import compute_policy_gradient_loss as run_compute_policy_gradient_loss
 from gsmrl_helpers.rewards import compute_rollout_rewards as run_compute_rollout_rewards
+from gsmrl_helpers.sft_data import get_packed_sft_dataset as run_get_packed_sft_dataset
+from gsmrl_helpers.sft_data import iterate_batches as run_iterate_batches
 from gsmrl_helpers.tokenization import (
     tokenize_prompt_and_output as run_tokenize_prompt_and_output,
 )
@@ -19,7 +21,9 @@ __all__ = [
     "run_compute_group_normalized_rewards",
     "run_compute_policy_gradient_loss",
     "run_compute_rollout_rewards",
+    "run_get_packed_sft_dataset",
     "run_get_response_log_probs",
     "run_grpo_train_step",
+    "run_iterate_batches",
     "run_tokenize_prompt_and_output",
 ]
