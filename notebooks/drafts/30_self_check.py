@@ -34,7 +34,6 @@ from itertools import permutations, product
 
 import numpy as np
 import torch
-from gsmrl_helpers.preferences import bradley_terry_loss
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -47,6 +46,7 @@ from gsmrl_helpers import small_batch as batch_by_hand
 from gsmrl_helpers.diagnostics import check_first_ratio
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.losses import compute_policy_gradient_loss, kl_estimate
+from gsmrl_helpers.preferences import bradley_terry_loss
 from gsmrl_helpers.reward_shaping import (
     format_reward,
     partial_reward,
