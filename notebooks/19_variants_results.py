@@ -463,7 +463,7 @@ assert by_third.mean().between(0, 1).all()
 # ## Fair tuning
 #
 # The learning rate of all five variants is the one that suits standard GRPO
-# ({doc}`15_learning_rate`). To tune each method by itself would be fairest and cost five times as
+# (chapter 15). To tune each method by itself would be fairest and cost five times as
 # much. What follows from the cheap way is not symmetric. If a method is better than GRPO at GRPO's
 # own rate, that is a finding: tuned, it could only be better still. If it is worse, nothing
 # follows about the method, since it may just want another rate. In words, for the verdicts above:
@@ -804,5 +804,4 @@ assert chosen.round(3).to_dict() == {"GRPO": 0.615, "RFT": 0.315}
 #
 # ## Next
 #
-# {doc}`20_importance_weighting` leaves the on-policy setting, and {doc}`22_your_own_estimator` adds
-# an estimator of one's own to the comparison.
+# {doc}`20_importance_weighting` leaves the on-policy setting.
