@@ -1,4 +1,4 @@
-"""The reward model: one number at the last response token, trained on pairs, and what it refuses."""
+"""The reward model: one number at the last response token, trained on pairs; what it refuses."""
 
 from __future__ import annotations
 
