@@ -1001,14 +1001,15 @@ pd.DataFrame(rows, columns=columns).round(2)
 for name in ("whole body", "frozen body"):
     share = [ranked[name, kind].double().mean().item() for kind in tests]
     easy, tagged, hard = share
-    assert easy > 0.85 and tagged > 0.75
-    assert hard < easy - 0.05 and hard < 0.9
+    assert easy > 0.8 and tagged > 0.6
+    assert hard < easy - 0.05 and hard < 0.85
 assert min(map(len, tests.values())) > 40
 
 # %% [markdown]
 # On any pairs it looks like a model that knows right from wrong. Where the wrong answer looks like
-# a right one, much of that is gone. The share on **any** pairs is what would be reported, and it
-# mostly measures how different the two answers of a pair look. The frozen body does about as well,
+# a right one, much of that is gone, and the intervals are wide: there are few such pairs. The share
+# on **any** pairs is what would be reported, and it mostly measures how different the two answers of
+# a pair look. The frozen body does about as well,
 # at a fraction of the work: what decides is what the pairs show.
 #
 # ## What it pays for
@@ -1145,7 +1146,7 @@ rights = {name: share for name, (_, share, _) in changes.items()}
 assert rights["filler"] == rights["guessed"] == 1
 assert rights["wrong_result"] == 0 and rights["one_for_all"] < 0.1
 assert abs(moved["wrong_result"]) < 0.3 and abs(moved["filler"]) < 0.4
-assert moved["guessed"] < -0.5
+assert moved["guessed"] < -0.5 < -0.4 < moved["one_for_all"]
 
 # %% [markdown]
 # The reward model hardly notices that the result became wrong, and it takes a lot off when the
@@ -1153,6 +1154,7 @@ assert moved["guessed"] < -0.5
 # most right answers of this policy have and most wrong ones lack. Filler moves the score little: so
 # it was not length as such that paid, but a longer answer has more room for what does. A policy
 # that is trained on this score has a reason to write calculations, and none to make them come out.
+# One text for every problem, $1 \cdot 1 = 1$, is paid like a right answer.
 #
 # Nothing here is special to a small model. The pairs never asked for the difference between a right
 # and a wrong calculation often enough to teach it, and the held-out pairs, drawn in the same way,
