@@ -213,8 +213,9 @@ def gumbel_preference(margin: float) -> float:
 
 expected = {1.0: 0.731059, 0.0: 0.500000, -2.5: 0.075858}
 for margin, value in expected.items():
-    assert abs(torch.sigmoid(torch.tensor(margin)).item() - value) < 9e-7
-    assert abs(gumbel_preference(margin) - value) < 9e-7
+    logistic = 1 / (1 + math.exp(-margin))
+    assert abs(logistic - value) < 5e-7
+    assert abs(gumbel_preference(margin) - logistic) < 1e-7
 simulated = share_of_choices(scores, gumbel(DRAWS, 2))[0].item()
 assert abs(simulated - preference) < four_errors
 
@@ -258,8 +259,8 @@ weights = against_last / (1 - against_last)
 by_axiom = (weights / weights.sum()).tolist()
 simulated = share_of_choices(three, gumbel(DRAWS, 3)).tolist()
 expected = [0.6652, 0.2447, 0.0900]
-assert np.allclose(three.softmax(0), expected, rtol=0, atol=6e-5)
-assert np.allclose(by_axiom, expected, rtol=0, atol=6e-5)
+assert np.allclose(three.softmax(0), expected, rtol=0, atol=5e-5)
+assert np.allclose(by_axiom, expected, rtol=0, atol=5e-5)
 assert np.allclose(simulated, expected, rtol=0, atol=four_errors + 6e-5)
 
 # %% [markdown]
@@ -504,8 +505,8 @@ assert pair_tables(2).astype(int).tolist() == [
 assert (len(pair_tables(2)) ** 3, len(pair_tables(3)) ** 3) == (64, 262_144)
 
 # %% [markdown]
-# Each rule is tried on every profile. The pairs stand round the circle, A–B, B–C, C–A, so the group
-# is in a cycle exactly where its three verdicts are alike. Rules that never are survive.
+# Each rule is tried on every profile. The pairs stand round the circle, A–B, B–C, C–A, so the
+# group is in a cycle exactly where its three verdicts are alike. Rules that never are survive.
 
 # %% tags=["definition"]
 from collections.abc import Sequence
@@ -533,8 +534,8 @@ def transitive_rules(
 
 
 # %% tags=["check", "claim:W25b"]
-expected = {2: (64, 2, {0, 1}), 3: (262_144, 3, {0, 1, 2})}
-for n_voters, (n_rules, n_transitive, kings) in expected.items():
+expected = [(2, 64, 2, {0, 1}), (3, 262_144, 3, {0, 1, 2})]
+for n_voters, n_rules, n_transitive, kings in expected:
     tried, survivors = transitive_rules(n_voters)
     assert (tried, len(survivors)) == (n_rules, n_transitive)
     assert set(dictators(survivors)) == kings
@@ -1003,20 +1004,20 @@ for name in ("whole body", "frozen body"):
     easy, tagged, hard = share
     assert easy > 0.8 and tagged > 0.6
     assert hard < easy - 0.05 and hard < 0.85
-assert min(map(len, tests.values())) > 40
+assert min(map(len, tests.values())) > 25
+like_right = [calculated(pair.rejected) for pair in pairs]
+assert 0.08 < np.mean(like_right) < 0.3
 
 # %% [markdown]
 # On any pairs it looks like a model that knows right from wrong. Where the wrong answer looks like
-# a right one, much of that is gone, and the intervals are wide: there are few such pairs. The share
-# on **any** pairs is what would be reported, and it mostly measures how different the two answers of
-# a pair look. The frozen body does about as well,
-# at a fraction of the work: what decides is what the pairs show.
+# a right one, much of that is gone; there are few such pairs, so how much is left is known roughly.
+# The share on **any** pairs is what would be reported, and it mostly measures how different the two
+# answers of a pair look. The frozen body does about as well, at a fraction of the work.
 #
 # ## What it pays for
 #
-# Raters, people as well, are often found to prefer longer answers, and reward models learn it from
-# them. This rater looked at nothing but the number. Still, the score of wrong answers
-# rises with their length.
+# People often prefer the longer of two answers, and reward models learn it from them. This rater
+# looked at nothing but the number. Still, the score of wrong answers rises with their length.
 
 # %%
 texts = [completion.text for completion in held_out.completions]
@@ -1156,10 +1157,10 @@ assert moved["guessed"] < -0.5 < -0.4 < moved["one_for_all"]
 # that is trained on this score has a reason to write calculations, and none to make them come out.
 # One text for every problem, $1 \cdot 1 = 1$, is paid like a right answer.
 #
-# Nothing here is special to a small model. The pairs never asked for the difference between a right
-# and a wrong calculation often enough to teach it, and the held-out pairs, drawn in the same way,
-# did not ask for it, either. The test that finds such a thing changes one property and leaves the
-# others alone. And as with any reward, the best-paid answers are read:
+# The policy gets most problems right when it decodes greedily, so its body is able to tell. But only
+# one in six of the training pairs has a calculation on both sides, and held-out pairs that are drawn
+# in the same way seldom ask for more. The test that finds such a thing changes one property and
+# leaves the others alone. And as with any reward, the best-paid answers are read:
 
 # %% tags=["nbval-ignore-output"]
 best = answers.nlargest(60, "score")
