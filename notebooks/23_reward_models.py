@@ -1157,9 +1157,9 @@ assert moved["guessed"] < -0.5 < -0.4 < moved["one_for_all"]
 # that is trained on this score has a reason to write calculations, and none to make them come out.
 # One text for every problem, $1 \cdot 1 = 1$, is paid like a right answer.
 #
-# The policy gets most problems right when it decodes greedily, so its body is able to tell. But only
-# one in six of the training pairs has a calculation on both sides, and held-out pairs that are drawn
-# in the same way seldom ask for more. The test that finds such a thing changes one property and
+# The policy gets most problems right when it decodes greedily, so its body is able to tell. But
+# only one in six of the training pairs has a calculation on both sides, and held-out pairs drawn in
+# the same way seldom ask for more. The test that finds such a thing changes one property and
 # leaves the others alone. And as with any reward, the best-paid answers are read:
 
 # %% tags=["nbval-ignore-output"]
