@@ -235,6 +235,7 @@ for name, curve in curves.items():
     ax.plot(margins, curve, **line(name), label=name)
 ax.set(xlabel="margin $r_A - r_B$", ylabel="P(A is chosen)")
 ax.legend(loc="best")
+plt.show()
 
 # %% [markdown]
 # *Probability that A is chosen against the margin of the scores, under Gumbel noise (solid) and
@@ -329,6 +330,7 @@ for x, y, name, mark in (
     ax.plot(x, y, "o", color=line(mark)["color"], label=name)
 ax.set(xlabel="margin of the pair", ylabel="loss (nats)")
 ax.legend(loc="best")
+plt.show()
 
 # %% [markdown]
 # *Loss of a pair against the margin of its two scores. Each pair would like to be at the lower
@@ -993,7 +995,7 @@ rows = [
         v.double().mean().item(),
         *wilson_interval(v.sum().item(), len(v)),
     )
-    for key, v in sorted(ranked.items(), reverse=True)
+    for key, v in ranked.items()
 ]
 columns = ["trained", "wrong answer", "pairs", "ranked right", "low", "high"]
 pd.DataFrame(rows, columns=columns).round(2)
@@ -1064,13 +1066,15 @@ for ax, (name, rows) in zip(axes, kinds.items(), strict=True):
     ends = np.array([rows["tokens"].min(), rows["tokens"].max()])
     ax.plot(ends, fit.intercept + fit.slope * ends, color="black", lw=1)
     ax.set(title=f"{name}, in format", xlabel="tokens")
-    ax.legend(loc="lower right")
+    ax.legend(loc="center right")
 axes[0].set_ylabel("score of the reward model")
+plt.show()
 
 # %% [markdown]
 # *Score of held-out answers in format against their length: right ones on the left, wrong ones on
 # the right, each with its least-squares line. Longer wrong answers score higher, and the marks say
-# why: the long ones have a calculation, the short ones are guesses.*
+# why: nearly every answer with a calculation is at the top, right or wrong, and nearly every one
+# without is at the bottom. Guesses are short.*
 
 # %% tags=["nbval-ignore-output"]
 for name, fit in slopes.items():
