@@ -89,6 +89,9 @@ LINES: dict[str, tuple[str, object]] = {
     "sequence": ("#0072B2", "-"),
     "constant": ("#D55E00", "--"),
     "token": ("#009E73", "-."),
+    # models of choice
+    "Bradley–Terry": ("#0072B2", "-"),
+    "Thurstone": ("#D55E00", "--"),
     # what a device's memory holds
     "weights": ("#0072B2", "-"),
     "gradients": ("#56B4E9", "--"),
