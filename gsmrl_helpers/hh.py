@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gsmrl_helpers.jsonl_files import BrokenRow, read_jsonl, shown, text_field
+from gsmrl_helpers.preferences import PreferencePair
 
 HUMAN, ASSISTANT = "Human", "Assistant"
 TURN_START = re.compile(rf"\n\n({HUMAN}|{ASSISTANT}):")
@@ -25,23 +26,6 @@ class Turn(NamedTuple):
 
     speaker: str
     text: str
-
-
-@dataclass(frozen=True)
-class PreferencePair:
-    """Two answers to one prompt, and where the pair comes from.
-
-    Attributes:
-        prompt: what the human asks.
-        chosen: the answer that was preferred.
-        rejected: the other one.
-        source: the file's name, or another name given to it.
-    """
-
-    prompt: str
-    chosen: str
-    rejected: str
-    source: str
 
 
 @dataclass(frozen=True)

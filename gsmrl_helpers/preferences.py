@@ -58,11 +58,18 @@ def thurstone_preference(margin: Tensor, sigma: float = 1.0) -> Tensor:
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two answers to one prompt, and which of them was chosen. All three are texts."""
+    """Two answers to one prompt, and which of them was chosen.
+
+    Attributes:
+        prompt: the text that both answer.
+        chosen, rejected: the better answer's text, and the other's.
+        source: where the pair comes from, such as a file's name; "" where nobody asks.
+    """
 
     prompt: str
     chosen: str
     rejected: str
+    source: str = ""
 
 
 def verifier_pairs(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gsmrl_helpers.hh import (
-    PreferencePair,
     Turn,
     common_turns,
     load_hh,
@@ -18,6 +17,7 @@ from gsmrl_helpers.hh import (
     parse_dialogue,
 )
 from gsmrl_helpers.paths import DATA_DIR
+from gsmrl_helpers.preferences import PreferencePair
 
 SAMPLE = DATA_DIR / "hh_sample"
 Q = "\n\nHuman: What is 3*4?"
