@@ -15,9 +15,9 @@
 # # The course in one table
 #
 # ```{admonition} In this chapter
-# :class: tip
-# **You will be able to** say where reinforcement learning stands in the making of a language model,
-# one thought for each part of CS336, and what the course's last lecture leaves its listeners with.
+# :class: tip **You will be able to** say where reinforcement learning stands in the making of a
+# language model, one thought for each part of CS336, and what the course's last lecture leaves its
+# listeners with.
 #
 # **You need** nothing. **Reading** takes 5 minutes, **running** a second, on a **CPU**.
 # ```
@@ -59,15 +59,14 @@ assert set(table["assignment"]) - {"–"} == set("12345")
 #
 # In the last row. The policy comes from the rows above: an architecture, trained on filtered data,
 # at a size that small models decided. What {doc}`29_hardware` plans, memory and the traffic between
-# two GPUs, is the third row's subject. That sampling takes the most time of a step is the fifth's.
-# And the thought of the last row is the one that the experiments come back to: at pocket scale GRPO
-# mostly brings out what the policy could do already ({doc}`14_on_policy_results`), and what it
-# optimises is what was measured, wanted or not ({doc}`06_reward_functions`).
+# two GPUs, is the third row's subject. That sampling is bound by memory is the fifth's. And the
+# thought of the last row is the one that the experiments come back to: at pocket scale GRPO mostly
+# brings out what the policy could do already ({doc}`14_on_policy_results`), and what it optimises
+# is what was measured, wanted or not ({doc}`06_reward_functions`).
 #
 # ## Four theses at the end
 #
-# (claim-L13)=
-# The lecture on policy gradients closes with four:
+# (claim-L13)= The lecture on policy gradients closes with four:
 #
 # 1. Reinforcement learning is the key to go beyond what people can do.
 # 2. What you can measure, you can optimise.
@@ -78,9 +77,9 @@ assert set(table["assignment"]) - {"–"} == set("12345")
 # Which of them can the chapters speak to? The second, with a warning: {doc}`06_reward_functions`
 # optimises a format, a bonus and a list of numbers, each measured without fault, and gets what was
 # measured. The third, whole: {doc}`02_baselines_and_variance` derives what a baseline does, and
-# {doc}`18_difficulty_reweighting` what a normaliser does besides. The fourth:
-# {doc}`07_rollouts` and {doc}`29_hardware` are there because of it. Of the first the book shows
-# nothing. Its problems are those of grade school, and people can solve them.
+# {doc}`18_difficulty_reweighting` what a normaliser does besides. The fourth: {doc}`07_rollouts`
+# and {doc}`29_hardware` are there because of it. Of the first the book shows nothing. Its problems
+# are those of grade school, and people can solve them.
 #
 # ## Take away
 #
