@@ -11,9 +11,9 @@ rule                the answer is B                                 no answer
 1. it is stated     ``The correct answer is B.`` ``answer: (b)``    ``The answer is not B.``
                     ``I choose B`` ``\boxed{B}``                    ``The answer is B or C.``
                     ``The answer is Paris.`` (option B's text)      ``The answer is a dog.``
-2. a line opens     ``B`` ``(b)`` ``B) Paris`` ``**B.** It is …``   ``A dog has four legs.``
+2. an option alone  ``Paris`` ``paris.``                            ``Paris is in France.``
+3. a line opens     ``B`` ``(b)`` ``B) Paris`` ``**B.** It is …``   ``A dog has four legs.``
                     ``B) Rome`` (the letter counts, not the text)   ``A) Rome`` and ``B) Paris``
-3. an option alone  ``Paris`` ``paris.``                            ``Paris is in France.``
 4. it is marked     ``I would say (B)`` ``Option B fits.``          ``Not (B)`` ``(A) and (B)``
 ==================  ==============================================  =============================
 
@@ -48,7 +48,7 @@ def parse_mmlu_response(mmlu_example: Mapping[str, Any], model_output: str) -> s
     """
     _require_text(model_output)
     text, options = model_output[-MAX_RESPONSE_CHARS:], mmlu_example["options"]
-    for rule in (stated_letters, opening_letters, option_alone, marked_letters):
+    for rule in (stated_letters, option_alone, opening_letters, marked_letters):
         if found := rule(text, options):
             return found.pop() if len(found) == 1 else None
     return None
@@ -73,9 +73,8 @@ def parse_gsm8k_response(model_output: str) -> str | None:
         TypeError: The output is not text.
     """
     _require_text(model_output)
-    last = None
-    for last in _NUMBER.finditer(model_output, max(0, len(model_output) - MAX_RESPONSE_CHARS)):
-        pass
+    start = max(0, len(model_output) - MAX_RESPONSE_CHARS)
+    *_, last = (None, *_NUMBER.finditer(model_output, start))
     if last is None or last["exponent"] or len(last["number"]) > MAX_ANSWER_CHARS:
         return None
     return last["number"].replace(",", "").replace("−", "-").replace("$", "")
@@ -182,7 +181,7 @@ def options_at(text: str, start: int, options: Sequence[str]) -> set[str]:
 
 _OPENING = re.compile(
     r"^[ \t>*_(\[\"'“]{0,6}(?P<letter>[A-Da-d])"
-    r"(?=[ \t*_\"'”]{0,4}(?:[)\]]|\.(?![A-Za-z0-9])|,[ \t]|$)|\*\*)",
+    r"(?=[ \t*_\"'”]{0,4}(?:[)\]]|\.(?![A-Za-z0-9]| [A-Z]\.)|,[ \t]|$)|\*\*)",
     re.MULTILINE | re.ASCII,
 )
 
@@ -201,7 +200,7 @@ def option_alone(text: str, options: Sequence[str]) -> set[str]:
     return {
         letter
         for letter, option in zip(LETTERS, options, strict=False)
-        if whole and bare(option) == whole
+        if bare(option) == whole and whole not in {"", *LETTERS.lower()}
     }
 
 
@@ -225,4 +224,3 @@ def marked_letters(text: str, options: Sequence[str]) -> set[str]:
     if _NEGATION.search(text):
         return set()
     return {match["in_brackets"] or match["named"] for match in _MARKED.finditer(text)}
-

@@ -72,9 +72,9 @@ def parse_mmlu_row(fields: Sequence[str], subject: str) -> MmluExample:
     Raises:
         ValueError: not six fields, an empty one, or a last one that is not A, B, C or D.
     """
-    question, *options, answer = [field.strip() for field in fields]
-    if len(options) != len(LETTERS):
+    if len(fields) != len(LETTERS) + 2:
         raise ValueError(f"expected 6 fields, got {len(fields)}: {shown(fields)}")
+    question, *options, answer = [field.strip() for field in fields]
     if not (question and all(options)):
         raise ValueError(f"question and options must not be empty, got {shown(fields)}")
     if len(answer) != 1 or answer not in LETTERS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from scipy.stats import binomtest, norm
@@ -25,6 +26,27 @@ def wilson(share: float, total: int) -> tuple[float, float]:
     spread = Z * math.sqrt(share * (1 - share) / total + Z**2 / (4 * total**2))
     middle, scale = share + Z**2 / (2 * total), 1 + Z**2 / total
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def grade_answers(
+    parsed: Sequence[str | None],
+    golds: Sequence[str],
+    is_right: Callable[[str, str], bool] = operator.eq,
+) -> list[bool]:
+    """Whether each answer is right; one that could not be read (None) is wrong.
+
+    Args:
+        parsed: what a parser found in each response.
+        golds: the right answers, in the same order.
+        is_right: compares the two, such as :func:`gsmrl_helpers.grading.is_equal` for numbers.
+
+    Raises:
+        ValueError: not as many answers as golds.
+    """
+    if len(parsed) != len(golds):
+        raise ValueError(f"{len(parsed)} answers to {len(golds)} questions")
+    pairs = zip(parsed, golds, strict=True)
+    return [answer is not None and is_right(answer, gold) for answer, gold in pairs]
 
 
 class Accuracy(NamedTuple):
@@ -139,7 +161,9 @@ class Change(NamedTuple):
         return (self.gained - self.lost) / (self.both + self.lost + self.gained + self.neither)
 
     def __str__(self) -> str:
-        points = f"{100 * self.difference:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        points = (
+            f"{100 * self.difference:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        )
         return f"{points}, {self.gained} gained, {self.lost} lost, p = {self.p_value:.2g}"
 
 
@@ -153,7 +177,9 @@ def compare_paired(before: Sequence[bool], after: Sequence[bool]) -> Change:
         ValueError: no question, or not the same number of them.
     """
     if len(before) != len(after) or not before:
-        raise ValueError(f"{len(before)} answers before, {len(after)} after: not the same questions")
+        raise ValueError(
+            f"{len(before)} answers before, {len(after)} after: not the same questions"
+        )
     pairs = [(bool(old), bool(new)) for old, new in zip(before, after, strict=True)]
     lost, gained = pairs.count((True, False)), pairs.count((False, True))
     p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0

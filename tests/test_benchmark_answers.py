@@ -114,6 +114,7 @@ MMLU = [
     ("Let us see.\nB", "B"),
     ("B\nQuestion: What is the capital of Italy?", "B"),
     ("D.C. is a capital.", None),
+    ("B. F. Skinner wrote it", None),
     ("C'est la vie", None),
     ("B-sides are rare", None),
     # marked
@@ -165,10 +166,19 @@ def test_a_number_is_an_answer_where_it_is_all_of_an_option(output, letter):
         ("The answer is B.", "B"),
         ("The answer is A and B.", "C"),
         ("The answer is A and C.", None),
+        ("A and B", "C"),
+        ("B", "B"),
     ],
 )
 def test_the_longest_option_that_stands_there_counts(output, letter):
     assert parse_mmlu_response(LETTERS, output) == letter
+
+
+def test_a_name_with_initials_is_an_option_and_no_letter():  # in MMLU's psychology
+    example = {**CAPITAL, "options": ["William James", "Carl Rogers", "B. F. Skinner", "Wundt"]}
+    for reply in ("B. F. Skinner", "The answer is B. F. Skinner."):
+        assert parse_mmlu_response(example, reply) == "C"
+    assert parse_mmlu_response(example, "B. Carl Rogers") == "B"
 
 
 def test_of_two_equal_options_none_is_named_by_its_text():
@@ -255,7 +265,22 @@ def test_of_a_long_response_the_end_is_read_and_no_number_is_cut():
 
 
 PIECES = [
-    *("The answer is ", "answer:", " B", "(", ")", "A", "b", "not ", "or ", ",", "\n", "**", ".", " "),
+    *(
+        "The answer is ",
+        "answer:",
+        " B",
+        "(",
+        ")",
+        "A",
+        "b",
+        "not ",
+        "or ",
+        ",",
+        "\n",
+        "**",
+        ".",
+        " ",
+    ),
     *("\\boxed{", "}", "'", "Paris", "1", ",000", "-", "/", "$", "e9", "é", "\ud800", "\x00", "٧"),
 ]
 

@@ -1,4 +1,4 @@
-"""Benchmarks' files: samples, broken rows by line, and the real files where GSMRL_DATA names them."""
+"""Benchmarks' files: samples, broken rows by line, and the real files if GSMRL_DATA is set."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_broken_row_of_mmlu_is_reported_and_the_rest_is_kept(tmp_path, row, pr
 
 @pytest.mark.parametrize("name", ["things.csv", "things_test.txt", "_test.csv", "a_train.csv"])
 def test_a_file_without_a_subject_is_an_error(tmp_path, name):
-    with pytest.raises(ValueError, match="names no subject: expected SUBJECT_test.csv"):
+    with pytest.raises(ValueError, match=r"names no subject: expected SUBJECT_test\.csv"):
         load_mmlu(tmp_path / name)
 
 
@@ -184,7 +184,8 @@ def test_broken_rows_of_safety_tests_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "Q?,a,b,c,d,A\n", "id,id,harm_area,counter,category,prompts_final\n", '"'],
+    "content",
+    ["", "Q?,a,b,c,d,A\n", "id,id,harm_area,counter,category,prompts_final\n", '"'],
 )
 def test_a_file_without_the_columns_is_an_error(tmp_path, content):
     path = tmp_path / "sst.csv"
