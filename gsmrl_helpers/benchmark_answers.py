@@ -46,7 +46,7 @@ def parse_mmlu_response(mmlu_example: Mapping[str, Any], model_output: str) -> s
     Raises:
         TypeError: The output is not text: an error of the program, not of the model.
     """
-    _require_text(model_output)
+    require_text(model_output)
     text, options = model_output[-MAX_RESPONSE_CHARS:], mmlu_example["options"]
     for rule in (stated_letters, option_alone, opening_letters, marked_letters):
         if found := rule(text, options):
@@ -72,15 +72,15 @@ def parse_gsm8k_response(model_output: str) -> str | None:
     Raises:
         TypeError: The output is not text.
     """
-    _require_text(model_output)
+    require_text(model_output)
     start = max(0, len(model_output) - MAX_RESPONSE_CHARS)
-    *_, last = (None, *_NUMBER.finditer(model_output, start))
+    *_, last = (None, *NUMBER.finditer(model_output, start))
     if last is None or last["exponent"] or len(last["number"]) > MAX_ANSWER_CHARS:
         return None
     return last["number"].replace(",", "").replace("−", "-").replace("$", "")
 
 
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"""
     (?<![A-Za-z0-9]) (?<![0-9]\.)
     (?P<number> (?: [-−] \$? )?
@@ -92,7 +92,7 @@ _NUMBER = re.compile(
 )
 
 
-def _require_text(model_output: object) -> None:
+def require_text(model_output: object) -> None:
     if not isinstance(model_output, str):
         raise TypeError(f"a response must be a string, got {type(model_output).__name__}")
 

@@ -16,9 +16,9 @@
 #
 # ```{admonition} In this chapter
 # :class: tip
-# **You will be able to** read four benchmarks from their files, find the answers in what a model
-# wrote, say how sure a score is and how sure a change of it, let a language model judge and measure
-# the judge, and test refusals without harmful content.
+# **You will be able to** read four benchmarks from their files, find the answers in
+# what a model wrote, say how sure a score is and how sure a change of it, let a language model
+# judge and measure the judge, and test refusals without harmful content.
 #
 # **You need** {doc}`05_grading_answers`. **Reading** takes 35 minutes, **running** half a minute,
 # on a **CPU**. (The cells for an 8B model are for a GPU and are not executed here.)
@@ -44,6 +44,7 @@
 import csv
 import json
 import math
+import operator
 import re
 import tempfile
 from collections import Counter
@@ -113,10 +114,8 @@ assert len(careless) == 7 and careless.isna().sum().sum() == 1
 # never closed would swallow the rest of the file. Here a row that is broken costs its own line. It
 # is reported by the line on which it starts, and reading goes on with the next one.
 
+
 # %% tags=["definition"]
-from gsmrl_helpers.csv_files import MAX_LINES_OF_ROW
-
-
 def read_record(
     lines: Sequence[bytes],
 ) -> tuple[int, list[str] | ValueError]:
@@ -139,7 +138,6 @@ def read_record(
 assert read_record([b'"a\n', b'b",c\n', b"d\n"]) == (2, ["a\nb", "c"])
 lost, problem = read_record([b'"never closed,A\n', b'"next",B\n'])
 assert lost == 1 and "not CSV" in str(problem)
-assert 1 < MAX_LINES_OF_ROW < 1000
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -196,10 +194,10 @@ letters = Counter(example["answer"] for example in questions)
 print({letter: letters[letter] for letter in LETTERS})
 
 # %% tags=["check"]
-assert letters["C"] == 6 and letters.total() == 16
+assert letters["C"] == 7 and letters.total() == 16
 
 # %% [markdown]
-# *C* for everything is right in 6 of these 16 questions, 38 %, not 25 %: the author of the sample
+# *C* for everything is right in 7 of these 16 questions, 44 %, not 25 %: the author of the sample
 # has a habit. A model that has one, too, is rewarded or punished for it. Look at this line first,
 # in any benchmark with options.
 #
@@ -263,10 +261,10 @@ assert gsm8k_prompt("How many?") == "How many?\nAnswer:"
 
 # %% tags=["definition", "solution"]
 from gsmrl_helpers.benchmark_answers import (
-    _require_text,
     marked_letters,
     opening_letters,
     option_alone,
+    require_text,
     stated_letters,
 )
 from gsmrl_helpers.numerals import MAX_RESPONSE_CHARS
@@ -276,7 +274,7 @@ def parse_mmlu_response(
     mmlu_example: Mapping[str, Any], model_output: str
 ) -> str | None:
     """The letter that a response gives, None where it gives none or two."""
-    _require_text(model_output)
+    require_text(model_output)
     text, options = (
         model_output[-MAX_RESPONSE_CHARS:],
         mmlu_example["options"],
@@ -349,15 +347,15 @@ assert parse_mmlu_response(skinner, "B. Rogers") == "B"
 # it; only ASCII digits are digits.
 
 # %% tags=["definition", "solution"]
-from gsmrl_helpers.benchmark_answers import _NUMBER
+from gsmrl_helpers.benchmark_answers import NUMBER
 from gsmrl_helpers.numerals import MAX_ANSWER_CHARS
 
 
 def parse_gsm8k_response(model_output: str) -> str | None:
     """The last number of a response, None if there is none."""
-    _require_text(model_output)
+    require_text(model_output)
     start = max(0, len(model_output) - MAX_RESPONSE_CHARS)
-    *_, last = (None, *_NUMBER.finditer(model_output, start))
+    *_, last = (None, *NUMBER.finditer(model_output, start))
     if (
         last is None
         or last["exponent"]
@@ -391,14 +389,12 @@ assert found == numbers
 #
 # ## Form and knowledge
 #
-# What does fine-tuning change on MMLU? Take two models that know the same: 11 of the 16 questions.
+# What does fine-tuning change on MMLU? Take two models that know the same: 10 of the 16 questions.
 # The first says so in whatever form comes to its mind, the second in the sentence that was asked
 # for. (Both are made up, so that we know what they know.)
 
+
 # %% tags=["definition"]
-from gsmrl_helpers.benchmark_scores import operator
-
-
 def grade_answers(
     parsed: Sequence[str | None],
     golds: Sequence[str],
@@ -605,21 +601,23 @@ assert own[1] > 1319 and same[2] < 1319 < same[1] < 14042
 # Agresti and Min's {cite}`agresti2005`.
 
 # %%
-before = [True] * 50 + [True] * 2 + [False] * 9 + [False] * 39
-after = [True] * 50 + [False] * 2 + [True] * 9 + [False] * 39
+before = [True] * 50 + [True] * 1 + [False] * 9 + [False] * 40
+after = [True] * 50 + [False] * 1 + [True] * 9 + [False] * 40
 change = compare_paired(before, after)
 print(change)
 
 # %% tags=["check"]
-by_hand = 2 * sum(math.comb(11, k) for k in range(3)) / 2**11
+by_hand = 2 * (math.comb(10, 0) + math.comb(10, 1)) / 2**10
 assert abs(change.p_value - by_hand) < 1e-12
-assert change[:4] == (50, 2, 9, 39)
+assert change[:4] == (50, 1, 9, 40)
+assert wilson(0.51, 100)[1] > 0.59 and wilson(0.59, 100)[0] < 0.51
 
 # %% [markdown]
-# From 52 to 59 right of 100: two separate intervals overlap widely, and still the change would be
-# rare by chance. Now real answers. The pocket policy was trained by GRPO, and its answers to 64
-# validation problems were recorded before and after, for four seeds ({doc}`14_on_policy_results`).
-# Here they are scored as the benchmark scores: by the last number.
+# From 51 to 59 right of 100. The interval of each score contains the other score, and still a fair
+# coin falls as unevenly as 9 to 1 in only 2 % of cases. Now real answers. The pocket policy was
+# trained by GRPO, and its answers to 64 validation problems were recorded before and after, for
+# four seeds ({doc}`14_on_policy_results`). Here they are scored as the benchmark scores: by the
+# last number.
 
 # %%
 answers = read_answers("on-policy", "pocket")
@@ -649,16 +647,15 @@ for seed, change in changes.items():
     assert change.low > 0.2 and change.p_value < 0.001
     assert scores.loc[(seed, 0), "unread"] > 5
     assert scores.loc[(seed, last), "unread"] == 0
-by_number = scores["right"].map(len) * 0 + scores["right"].map(sum)
-kind = by_number - scores["by the strict grader"]
+kind = scores["right"].map(sum) - scores["by the strict grader"]
 assert (kind.xs(0, level="step") >= 6).all()
 assert (kind.xs(last, level="step") <= 1).all()
 
 # %% [markdown]
-# The change is plain for every seed. Its size depends on the grader: by the last number the
-# untrained policy is right in 7 to 13 of 64 answers, by the grader that asks for the tags in 1 to
-# 6. After training the two agree within one answer. The kind rule sees the knowledge before the
-# form is learned, and so a smaller gain.
+# The change is plain for every seed. Its size depends on the grader. Before training, the last number
+# is right in 7 to 13 of 64 answers, and the grader that asks for the tags pays one to six of them.
+# After training the two agree within one answer. The kind rule pays right numbers before the form is
+# learned, and so it sees a smaller gain.
 #
 # Four seeds agree, on the same 64 questions. That is not 256 questions: another 64 might be harder
 # for all four.
@@ -811,7 +808,7 @@ assert quoted["answer_1"] == plea and len(quoted) == 3
 
 # %% [markdown]
 # A server that fails is not a verdict either. Here one is overloaded for two requests, then
-# answers; another stays that way.
+# answers; another stays that way, and a verdict in the body of an error is none.
 
 # %%
 states = iter([503, 503])
@@ -830,13 +827,15 @@ client = JudgeClient(
 )
 print(client.ask(pair_messages("Q", "a", "b")), "after waiting", waits)
 
-# %% tags=["raises-exception", "hide-output"]
+# %%
 states = iter([503] * 4)
-client.ask(pair_messages("Q", "a", "b"))
+try:
+    client.ask(pair_messages("Q", "a", "b"))
+except JudgeError as error:
+    print(f"{type(error).__name__}: {error}")
 
 # %% tags=["check"]
 assert waits == [1.0, 2.0, 1.0, 2.0, 4.0]
-assert issubclass(JudgeError, RuntimeError)
 
 # %% [markdown]
 # ## Refusals
@@ -875,6 +874,7 @@ HTML(as_html(table.drop(columns="reply").astype(str)))
 refused = table.groupby("area")["refused"].sum()
 assert refused["House rule"] == 3
 assert refused["Sounds alarming"] == 4 and refused["Ordinary"] == 1
+assert np.round(wilson(3 / 3, 3), 2).tolist() == [0.44, 1]
 
 # %% [markdown]
 # All that should be declined was declined: the score is perfect, and Wilson's interval for 3 of 3
@@ -1006,7 +1006,7 @@ prompts = {
 # %% tags=["gpu", "nbval-skip"]
 def ask_all(model: str, template: str) -> dict[str, list[str]]:
     """Greedy replies of one model to all four benchmarks."""
-    llm = LLM(model, seed=0)
+    llm = LLM(model, seed=0, max_model_len=4096)
     stop = ["\nQuestion:", "\n### Instruction:", "\n# Query"]
     params = SamplingParams(temperature=0.0, max_tokens=1024, stop=stop)
     replies = {}
