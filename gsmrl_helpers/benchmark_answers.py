@@ -17,8 +17,8 @@ rule                the answer is B                                 no answer
 4. it is marked     ``I would say (B)`` ``Option B fits.``          ``Not (B)`` ``(A) and (B)``
 ==================  ==============================================  =============================
 
-The first rule that finds a letter decides; where it finds two different ones there is no answer. So
-a text that names every option never scores. Only the ASCII letters A to D count, lower-case ones
+The first rule that finds a letter decides; where it finds two different ones there is no answer, so
+that to state every option does not score. Only the ASCII letters A to D count, lower-case ones
 where no word can follow them.
 """
 
@@ -135,6 +135,8 @@ _JOINED = re.compile(
     rf"([A-D]|[a-d](?={_NO_WORD}))(?!\w)",
     re.ASCII,
 )
+# as in "(A) Rome or (B) Paris", where a text stands between the letters
+_LISTED = re.compile(r"(?:[,;/&]|\bor\b|\band\b)\s?\(?([A-D])\)", re.ASCII)
 _TWO_IN_ONE = re.compile(r"[A-D]\s?[/&]\s?[A-D](?!\w)", re.ASCII)
 _END = re.compile(r"[\s*_\"'”’`)\]}$]{0,8}(?:$|[.!?,;\n](?![0-9]))", re.ASCII)
 
@@ -151,7 +153,7 @@ def stated_letters(text: str, options: Sequence[str]) -> set[str]:
 
 
 def letters_at(text: str, start: int) -> set[str]:
-    """The letter that stands at a place, and those joined to it, as in ``B or C``."""
+    """The letter that stands at a place, and those listed with it: ``B or C``, ``(B) x, (C) y``."""
     if two := _TWO_IN_ONE.match(text, start):
         return {letter for letter in two[0] if letter in LETTERS}
     first = _LETTER.match(text, start)
@@ -164,7 +166,8 @@ def letters_at(text: str, start: int) -> set[str]:
             break
         found.add(joined[1].upper())
         end = joined.end()
-    return found
+    rest = text[end : end + MAX_ANSWER_CHARS].partition("\n")[0]
+    return found | set(_LISTED.findall(rest))
 
 
 def options_at(text: str, start: int, options: Sequence[str]) -> set[str]:

@@ -652,10 +652,10 @@ assert (kind.xs(0, level="step") >= 6).all()
 assert (kind.xs(last, level="step") <= 1).all()
 
 # %% [markdown]
-# The change is plain for every seed. Its size depends on the grader. Before training, the last number
-# is right in 7 to 13 of 64 answers, and the grader that asks for the tags pays one to six of them.
-# After training the two agree within one answer. The kind rule pays right numbers before the form is
-# learned, and so it sees a smaller gain.
+# The change is plain for every seed. Its size depends on the grader. Before training, the last
+# number is right in 7 to 13 of 64 answers, and the grader that asks for the tags pays one to six of
+# them. After training the two agree within one answer. The kind rule pays right numbers before the
+# form is learned, and so it sees a smaller gain.
 #
 # Four seeds agree, on the same 64 questions. That is not 256 questions: another 64 might be harder
 # for all four.
