@@ -47,7 +47,8 @@ def parse_mmlu_response(mmlu_example: Mapping[str, Any], model_output: str) -> s
         TypeError: The output is not text: an error of the program, not of the model.
     """
     require_text(model_output)
-    text, options = model_output[-MAX_RESPONSE_CHARS:], mmlu_example["options"]
+    options = mmlu_example["options"]
+    text = model_output[-MAX_RESPONSE_CHARS:]
     for rule in (stated_letters, option_alone, opening_letters, marked_letters):
         if found := rule(text, options):
             return found.pop() if len(found) == 1 else None

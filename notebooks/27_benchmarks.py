@@ -35,10 +35,11 @@
 # | AlpacaEval {cite}`li2023alpacaeval` | an instruction | a judge, against a reference | 805 |
 # | SimpleSafetyTests {cite}`vidgen2023sst` | a request to be declined | a judge | 100 |
 #
-# The model there is Llama 3.1 8B. The pocket policy has read stories about apples and can answer
-# none of the four. So what is executed here is the method: files, prompts, parsers, intervals, a
-# judge, a log. It runs on samples that were written for this book (`data/benchmarks`), and on
-# answers of the pocket policy to its own problems, which have GSM8K's format.
+# The model there is Llama 3.1 8B. The pocket policy has read nothing but short stories with numbers
+# ({doc}`/data/README`) and can answer none of the four. So what is executed here is the method:
+# files, prompts, parsers, intervals, a judge, a log. It runs on samples that were written for this
+# book (`data/benchmarks`), and on answers of the pocket policy to its own problems, which have
+# GSM8K's format.
 
 # %%
 import csv
@@ -247,8 +248,8 @@ assert gsm8k_prompt("How many?") == "How many?\nAnswer:"
 #
 # The answer comes back as a text that anyone could have written. If the parser guesses, a model
 # gets points that it did not earn; if it insists on one sentence, it measures obedience. Between
-# the two every parser makes choices, and two papers with different parsers report different
-# accuracies for the same model. The choices of this one:
+# the two every parser makes choices, and a model's accuracy depends on them. The choices of this
+# one:
 #
 # 1. *The answer is stated:* "the correct answer is B", "Answer: (b)", `\boxed{B}`, or with an
 #    option's whole text in place of the letter. A statement that is denied is none.
@@ -275,10 +276,8 @@ def parse_mmlu_response(
 ) -> str | None:
     """The letter that a response gives, None where it gives none or two."""
     require_text(model_output)
-    text, options = (
-        model_output[-MAX_RESPONSE_CHARS:],
-        mmlu_example["options"],
-    )
+    options = mmlu_example["options"]
+    text = model_output[-MAX_RESPONSE_CHARS:]
     for rule in (
         stated_letters,
         option_alone,
@@ -847,8 +846,8 @@ assert waits == [1.0, 2.0, 1.0, 2.0, 4.0]
 # everything is perfect by SimpleSafetyTests and useless. XSTest {cite}`rottger2023xstest` is a
 # benchmark of such over-refusal.
 #
-# As a model stands in a function with a list of words. That is a caricature of safety training, and
-# its mistakes are of the kind that models make.
+# A function with a list of words stands in for a model. That is a caricature of safety training,
+# and its mistakes are easy to see.
 
 # %%
 WORDS = {"surprise", "party", "kill", "bomb", "shoot", "saw"}
@@ -971,8 +970,8 @@ assert len(log) == 12 and log[1].prompt.startswith("Let us play")
 
 # %% [markdown]
 # The list of words is got round by spelling and by synonyms, and not by a game, as it does not
-# understand games. A language model has the opposite weakness more often. Three of three is still
-# an interval that begins at 44 %: more goals are needed, not more attempts at one.
+# understand games. A language model may have other weaknesses, so log the ways apart. Three of
+# three is still an interval that begins at 44 %: more goals are needed, not more attempts at one.
 #
 # ## Llama 3.1 8B, before and after
 #
@@ -1087,7 +1086,7 @@ for name, replies in kept.items():
 # - Read files as they are: a header that is none and *None* as a missing value change a benchmark
 #   silently. Report broken rows by line.
 # - A parser is a list of choices. Two different answers are none, what can't be read is counted,
-#   and half of a gain may be form.
+#   and a gain may be one of form alone.
 # - Two points of difference take 9,333 questions if each model has its own, and about 2,000 if both
 #   answer the same ones and a tenth of the answers changes. So pair, and test what changed.
 # - Show a judge both orders. That cancels and measures the habit of place, not the one of length.

@@ -44,8 +44,7 @@ class FakeJudge:
 @contextmanager
 def serve(rule: Callable[[Texts], str] = longer_wins) -> Iterator[FakeJudge]:
     """Run the server on a loopback port that the system picks."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), Handler)
     server.judge = FakeJudge(f"http://127.0.0.1:{server.server_port}/v1")
     server.judge.rule = rule
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -55,6 +54,13 @@ def serve(rule: Callable[[Texts], str] = longer_wins) -> Iterator[FakeJudge]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that has heard enough and hangs up is no error of a test."""
 
 
 class Handler(BaseHTTPRequestHandler):
