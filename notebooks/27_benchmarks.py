@@ -25,7 +25,7 @@
 # ```
 #
 # A model is fine-tuned, and the question is what that changed. The supplement to CS336's assignment
-# 5 asks it with four benchmarks, before and after supervised fine-tuning ({doc}`26_sft`), and again
+# 5 asks it with four benchmarks, before and after supervised fine-tuning (chapter 26), and again
 # after DPO (chapter 28):
 #
 # | benchmark | a question is | its answer is graded by | questions |
@@ -976,7 +976,7 @@ assert len(log) == 12 and log[1].prompt.startswith("Let us play")
 # ## Llama 3.1 8B, before and after
 #
 # The cells below are for a GPU with 24 GB or more and have not been executed here. They take the
-# files of the four benchmarks, the base model and the one that {doc}`26_sft` saved. Both are asked
+# files of the four benchmarks, the base model and the one that chapter 26 saved. Both are asked
 # the same questions, greedily; the fine-tuned one in the template that it was tuned with.
 
 # %% tags=["gpu", "nbval-skip"]
