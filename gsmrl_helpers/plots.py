@@ -58,6 +58,9 @@ LINES: dict[str, tuple[str, object]] = {
     "r1_zero": ("#0072B2", "-"),
     "r1_zero_three_shot": ("#D55E00", "--"),
     "question_only": ("#009E73", ":"),
+    # questions that two models are compared on
+    "questions of its own": ("#D55E00", "--"),
+    "the same questions": ("#0072B2", "-"),
     # what is paid
     "full reward": ("#0072B2", "-"),
     "format only": ("#D55E00", "--"),

@@ -3,6 +3,8 @@
 from gsmrl_helpers.advantages import (
     compute_group_normalized_rewards as run_compute_group_normalized_rewards,
 )
+from gsmrl_helpers.benchmark_answers import parse_gsm8k_response as run_parse_gsm8k_response
+from gsmrl_helpers.benchmark_answers import parse_mmlu_response as run_parse_mmlu_response
 from gsmrl_helpers.log_probs import get_response_log_probs as run_get_response_log_probs
 from gsmrl_helpers.losses import (
     aggregate_loss_across_microbatch as run_aggregate_loss_across_microbatch,
@@ -25,5 +27,7 @@ __all__ = [
     "run_get_response_log_probs",
     "run_grpo_train_step",
     "run_iterate_batches",
+    "run_parse_gsm8k_response",
+    "run_parse_mmlu_response",
     "run_tokenize_prompt_and_output",
 ]

@@ -34,6 +34,8 @@ SIGNATURES = {
     # of the supplement
     "get_packed_sft_dataset": ("tokenizer dataset_path seq_length shuffle", {}),
     "iterate_batches": ("dataset batch_size shuffle", {}),
+    "parse_mmlu_response": ("mmlu_example model_output", {}),
+    "parse_gsm8k_response": ("model_output", {}),
 }
 
 
