@@ -15,8 +15,7 @@
 # # Benchmarks
 #
 # ```{admonition} In this chapter
-# :class: tip
-# **You will be able to** read four benchmarks from their files, find the answers in
+# :class: tip **You will be able to** read four benchmarks from their files, find the answers in
 # what a model wrote, say how sure a score is and how sure a change of it, let a language model
 # judge and measure the judge, and test refusals without harmful content.
 #
@@ -25,7 +24,7 @@
 # ```
 #
 # A model is fine-tuned, and the question is what that changed. The supplement to CS336's assignment
-# 5 asks it with four benchmarks, before and after supervised fine-tuning (chapter 26), and again
+# 5 asks it with four benchmarks, before and after supervised fine-tuning ({doc}`26_sft`), and again
 # after DPO (chapter 28):
 #
 # | benchmark | a question is | its answer is graded by | questions |
@@ -976,14 +975,14 @@ assert len(log) == 12 and log[1].prompt.startswith("Let us play")
 # ## Llama 3.1 8B, before and after
 #
 # The cells below are for a GPU with 24 GB or more and have not been executed here. They take the
-# files of the four benchmarks, the base model and the one that chapter 26 saved. Both are asked
+# files of the four benchmarks, the base model and the one that {doc}`26_sft` saved. Both are asked
 # the same questions, greedily; the fine-tuned one in the template that it was tuned with.
 
 # %% tags=["gpu", "nbval-skip"]
-from gsmrl_helpers.sft_data import ALPACA_TEMPLATE, fill_template
 from vllm import LLM, SamplingParams
 
 from gsmrl_helpers import load_gsm8k
+from gsmrl_helpers.sft_data import ALPACA_TEMPLATE, fill_template
 
 DATA = Path("data/supplement")
 mmlu = [
@@ -1193,4 +1192,4 @@ assert rate_bounds([lost, even, missing, won]) == (0.375, 0.625)
 # ## Next
 #
 # Chapter 28 trains on pairs of dialogues that people compared, and asks the same four benchmarks
-# once more. What a preference is, and whose, is the subject of chapter 23.
+# once more. What a preference is, and whose, is the subject of {doc}`23_reward_models`.
