@@ -60,6 +60,8 @@ def layout_problems(notebook: NotebookNode) -> Iterator[str]:
     if not top.startswith("# "):
         yield "the first cell does not start with a title"
     yield from (f"the box at the top does not say **{part}**" for part in BOX if part not in top)
+    if not re.search(r"^:class: tip$", top, re.MULTILINE):
+        yield "the box at the top has no line `:class: tip` of its own"
     if not re.search(r"\b(CPU|GPU)\b", top):
         yield "the box at the top says neither CPU nor GPU"
     found = [line for line in lines if line in ENDING]

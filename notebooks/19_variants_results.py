@@ -15,7 +15,8 @@
 # # Variants: results
 #
 # ```{admonition} In this chapter
-# :class: tip **You will be able to** say what four seeds tell about five variants of GRPO and what
+# :class: tip
+# **You will be able to** say what four seeds tell about five variants of GRPO and what
 # they don't, what leaving out responses without an advantage saves, and which conclusions are fair
 # when only one of the methods was tuned.
 #

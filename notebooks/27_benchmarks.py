@@ -15,7 +15,8 @@
 # # Benchmarks
 #
 # ```{admonition} In this chapter
-# :class: tip **You will be able to** read four benchmarks from their files, find the answers in
+# :class: tip
+# **You will be able to** read four benchmarks from their files, find the answers in
 # what a model wrote, say how sure a score is and how sure a change of it, let a language model
 # judge and measure the judge, and test refusals without harmful content.
 #

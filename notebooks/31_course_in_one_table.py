@@ -15,7 +15,8 @@
 # # The course in one table
 #
 # ```{admonition} In this chapter
-# :class: tip **You will be able to** say where reinforcement learning stands in the making of a
+# :class: tip
+# **You will be able to** say where reinforcement learning stands in the making of a
 # language model, one thought for each part of CS336, and what the course's last lecture leaves its
 # listeners with.
 #
@@ -66,7 +67,8 @@ assert set(table["assignment"]) - {"–"} == set("12345")
 #
 # ## Four theses at the end
 #
-# (claim-L13)= The lecture on policy gradients closes with four:
+# (claim-L13)=
+# The lecture on policy gradients closes with four:
 #
 # 1. Reinforcement learning is the key to go beyond what people can do.
 # 2. What you can measure, you can optimise.

@@ -24,6 +24,7 @@ SOURCE = inspect.getsource(log_probs.log_softmax)
 TOP = """# Title
 
 ```{admonition} In this chapter
+:class: tip
 **You will be able to** read. **You need** nothing. **Reading** takes 1 minute, **running** none,
 on a **CPU**.
 ```"""
@@ -149,6 +150,9 @@ def test_the_box_and_the_end_are_complete():
     assert list(layout_problems(notebook(TOP, END))) == []
     (problem,) = layout_problems(notebook(TOP.replace("**You need**", "Needed:"), END))
     assert problem == "the box at the top does not say **You need**"
+    merged = TOP.replace(":class: tip\n", ":class: tip ")
+    (problem,) = layout_problems(notebook(merged, END))
+    assert problem == "the box at the top has no line `:class: tip` of its own"
     (problem,) = layout_problems(notebook(TOP, "## Next\n\n## Exercises\n\n## Take away"))
     assert problem.startswith("it must end with ## Take away, ## Exercises, ## Next")
 
