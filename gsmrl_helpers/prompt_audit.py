@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 import pandas as pd
-from scipy.stats import binomtest
 
+from gsmrl_helpers.benchmark_scores import wilson
 from gsmrl_helpers.grading import find_boxed, find_tagged, is_equal
 
 CATEGORIES = {1: "right", 2: "wrong, in format", 3: "not in format"}
@@ -36,8 +36,7 @@ def with_category(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson, 1927); unlike p ± 2·SE it is right at 0 of n, too."""
-    interval = binomtest(count, total).proportion_ci(method="wilson")
-    return interval.low, interval.high
+    return wilson(count / total, total)
 
 
 def category_table(rollouts: pd.DataFrame) -> pd.DataFrame:
