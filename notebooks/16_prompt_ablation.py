@@ -53,7 +53,7 @@ from gsmrl_helpers.recorded_rollouts import read_answers
 from gsmrl_helpers.recordings import read_recording
 from gsmrl_helpers.result_plots import plot_curves, plot_finals
 from gsmrl_helpers.results import binned, final_values, rows_of, summarize
-from gsmrl_helpers.rollouts import sample_rollouts
+from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.tables import as_html
 from gsmrl_helpers.verdicts import compare, compare_all, stability
 
@@ -158,38 +158,34 @@ if profile == "pocket":
 
 
 # %% tags=["nbval-ignore-output"]
-def share_right(prompt: Prompt, temperature: float) -> float:
-    """Right answers of the untrained policy to 128 validation problems."""
-    return (
-        sample_rollouts(
-            LocalEngine(model.eval(), tokenizer),
-            prompt,
-            load_problems(configs["r1_zero"], "curve")[:128],
-            group_size=1,
-            seed=0,
-            temperature=temperature,
-            top_p=1.0,
-            max_tokens=configs["r1_zero"].sampling_max_tokens,
-        )
-        .rewards.mean()
-        .item()
+def answer_greedily(prompt: Prompt) -> Rollouts:
+    """The untrained policy's answers to 128 validation problems."""
+    return sample_rollouts(
+        LocalEngine(model.eval(), tokenizer),
+        prompt,
+        load_problems(configs["r1_zero"], "curve")[:128],
+        group_size=1,
+        seed=0,
+        temperature=0.0,
+        top_p=1.0,
+        max_tokens=configs["r1_zero"].sampling_max_tokens,
     )
 
 
 if profile == "pocket":
-    greedy = {name: share_right(p, 0.0) for name, p in fixed.items()}
-    print(
-        {
-            name: f"{share:.0%} right, greedily"
-            for name, share in greedy.items()
-        }
-    )
+    greedy = {name: answer_greedily(prompt) for name, prompt in fixed.items()}
+    for name, rollouts in greedy.items():
+        print(f"{name}: {rollouts.rewards.mean().item():.0%} right, greedily")
 
 # %% tags=["check"]
 if profile == "pocket":
-    assert greedy["question_only"] == 0.0
-    assert 0.68 < greedy["r1_zero_three_shot"] < 0.80
-    assert 0.82 < greedy["r1_zero"] < 0.91
+    shares = {name: r.rewards.mean().item() for name, r in greedy.items()}
+    assert shares["question_only"] == 0.0
+    assert 0.68 < shares["r1_zero_three_shot"] < 0.80
+    assert 0.82 < shares["r1_zero"] < 0.91
+    texts = [c.text for c in greedy["question_only"].completions]
+    assert not any("\\boxed" in text for text in texts)
+    assert np.mean(["The answer is" in text for text in texts]) > 0.9
 
 # %% [markdown]
 # Under `question_only` the greedy policy never writes a box. Its likeliest ending is the one of its
@@ -502,7 +498,13 @@ if profile == "pocket":
 # start decides between learning and not learning, and not between thirty steps and fifty. And the
 # pocket policy has seen all three prompts in its pretraining text, boxes among them, which no one
 # can promise of OLMo-2. `gsmrl record prompt-ablation --profile two_gpu` makes the runs.
-#
+
+# %% tags=["check"]
+from gsmrl_helpers.pocket_corpus import DOCUMENT_SHARES
+
+assert {"r1_zero", "few_shot", "boxed"} <= DOCUMENT_SHARES.keys()
+
+# %% [markdown]
 # ## Take away
 #
 # - A prompt is a text, a reward and a stop. Runs under two prompts are runs of two tasks.
