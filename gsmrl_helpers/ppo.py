@@ -8,14 +8,15 @@ clipped objective is `losses.clipped_loss`, GRPO's: what differs is where the ad
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gsmrl_helpers.losses import check_shapes
+from gsmrl_helpers.losses import bounded_exp, check_shapes, clipped_loss
 from gsmrl_helpers.options import require_number
-from gsmrl_helpers.response_scoring import response_hidden_states
+from gsmrl_helpers.response_scoring import response_hidden_states, score_responses
 
 
 class ValueModel(nn.Module):
@@ -151,3 +152,65 @@ def value_loss(
     clipped = old_values + (values - old_values).clamp(-cliprange, cliprange)
     errors = torch.maximum((values - returns).square(), (clipped - returns).square())
     return errors[mask].mean() / 2
+
+
+class PPOBatch(NamedTuple):
+    """What PPO knows of B answers before it learns from them: constants, (B, T) each."""
+
+    input_ids: Tensor
+    labels: Tensor
+    response_mask: Tensor
+    log_probs: Tensor  # of the policy that sampled
+    values: Tensor  # of the value model at that time
+    advantages: Tensor
+    returns: Tensor
+
+    def rows(self, start: int, stop: int) -> PPOBatch:
+        """Some of the rows."""
+        return PPOBatch(*(tensor[start:stop] for tensor in self))
+
+
+def ppo_step(
+    policy: nn.Module,
+    value_model: ValueModel,
+    optimizers: tuple[torch.optim.Optimizer, torch.optim.Optimizer],
+    batch: PPOBatch,
+    cliprange: float,
+    max_grad_norm: float,
+) -> dict[str, float]:
+    """One step of the policy on the clipped objective, and one of the value model on its error.
+
+    Args:
+        policy: a causal language model, in the mode it is to train in.
+        value_model: predicts the reward to come.
+        optimizers: of the policy, and of the value model.
+        batch: the answers, at least one of them with a token.
+        cliprange: ε of ratios and of values.
+        max_grad_norm: each gradient's 2-norm is clipped to it.
+
+    Returns:
+        Before the step: `loss` (the mean over tokens, as in Ouyang et al., 2022), `value_loss`,
+        `grad_norm` and `value_grad_norm` before clipping, and `clip_fraction` of tokens.
+    """
+    mask = batch.response_mask
+    scored = score_responses(policy, batch.input_ids, batch.labels, mask)
+    log_ratio = (scored["log_probs"] - batch.log_probs).masked_fill(~mask, 0.0)
+    losses, is_clipped = clipped_loss(batch.advantages, bounded_exp(log_ratio), cliprange)
+    loss = losses[mask].mean()
+    values = value_model(batch.input_ids, mask)
+    error = value_loss(values, batch.values, batch.returns, mask, cliprange)
+    norms = []
+    for model, objective, optimizer in zip(
+        (policy, value_model), (loss, error), optimizers, strict=True
+    ):
+        optimizer.zero_grad()
+        objective.backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item())
+        optimizer.step()
+    return {
+        "loss": loss.item(),
+        "value_loss": error.item(),
+        "grad_norm": norms[0],
+        "value_grad_norm": norms[1],
+        "clip_fraction": is_clipped[mask].float().mean().item(),
+    }

@@ -52,6 +52,7 @@ from gsmrl_helpers.replay import (
     run_config,
     steps_of,
 )
+from gsmrl_helpers.rlhf_runs import record_rlhf
 from gsmrl_helpers.run_many import run_experiments
 from gsmrl_helpers.runs import run_folder
 from gsmrl_helpers.sft_runs import record_sft
@@ -204,6 +205,9 @@ RECORDINGS: dict[str, Recording] = {
         "rollouts of the first ten steps of three runs above", record_replay, row="rollout"
     ),
     "dpo": Recording("DPO on the samples that GRPO's first steps take", record_dpo),
+    "rlhf": Recording(
+        "RLHF against a reward model, with and without a KL penalty, and by PPO", record_rlhf
+    ),
     "sft": Recording("fine-tuning on worked solutions: prompts that count, slips", record_sft),
     "prompt-rollouts": Recording(
         "the untrained policy's answers to the test problems under each prompt",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ import torch
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.recorded_rollouts import SPLIT
+from gsmrl_helpers.recorded_runs import RecordedRun, write_recording
 from gsmrl_helpers.records import (
     MANIFEST,
     METRICS,
+    ROLLOUTS,
     Row,
     append_row,
     finish_run,
@@ -28,10 +31,13 @@ from gsmrl_helpers.records import (
     read_manifest,
     write_json,
     write_results,
+    write_rollouts,
 )
 from gsmrl_helpers.runs import run_folder
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import policy_location
+
+ANSWERS = "answers"
 
 
 @dataclass(frozen=True)
@@ -40,11 +46,14 @@ class Study:
 
     Attributes:
         settings: what sets it apart, for its manifest.
-        run: from a profile's settings with a seed to a row of metrics a step, `step` among them.
+        run: from a profile's settings with a seed to a row of metrics a step, `step` among them. A
+            row's `ANSWERS`, rollouts as rows, are kept as validation answers of that step.
+        overrides: the settings in which its runs differ from standard GRPO's.
     """
 
     settings: Mapping[str, Any]
     run: Callable[[RunConfig], Iterator[Row]]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 def record_studies(
@@ -70,12 +79,16 @@ def record_studies(
     folders = []
     for (variant, study), seed in product(studies.items(), range(n_seeds)):
         folder = run_folder(name, profile, variant, seed)
-        config = experiment_config("on-policy", profile, seed=seed)
+        config = experiment_config("on-policy", profile, seed=seed, overrides=dict(study.overrides))
         config = config.model_copy(update={"variant": variant})
         with lock_run(folder):
             if fresh or not is_finished(folder):
                 run_study(study, config, folder, f"gsmrl record {name}")
         folders.append(folder)
+    if (folders[0] / ROLLOUTS).is_dir():
+        runs = [RecordedRun.from_folder(folder) for folder in folders]
+        write_recording([(run.manifest["config"]["variant"], run) for run in runs], path)
+        return
     table = pd.concat(map(long_table, folders), ignore_index=True)
     write_results(table, path, {"runs": [read_manifest(folder) for folder in folders]})
 
@@ -94,5 +107,7 @@ def run_study(study: Study, config: RunConfig, folder: Path, command: str) -> No
     manifest = make_manifest(config, policy_sha256(policy_location(config)), command)
     write_json(folder / MANIFEST, {**manifest, "study": dict(study.settings)})
     for row in study.run(config):
+        if answers := row.pop(ANSWERS, None):
+            write_rollouts(folder, f"{SPLIT}-{row['step']:06d}", answers)
         append_row(folder / METRICS, row)
     finish_run(folder, time.monotonic() - started)
