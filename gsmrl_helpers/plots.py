@@ -68,6 +68,10 @@ LINES: dict[str, tuple[str, object]] = {
     "response only": ("#0072B2", "-"),
     "prompt too": ("#E69F00", "--"),
     "with slips": ("#D55E00", ":"),
+    # what a reward model is maximised by
+    "GRPO, no KL": ("#D55E00", "--"),
+    "GRPO, KL": ("#0072B2", "-"),
+    "PPO, KL": ("#009E73", "-."),
     # journals of runs
     "healthy": ("#0072B2", "-"),
     "collapsed": ("#D55E00", "--"),

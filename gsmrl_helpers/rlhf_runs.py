@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gsmrl_helpers.config import RunConfig
+from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.loop import Trainer, update_policy
 from gsmrl_helpers.records import Row
 from gsmrl_helpers.reward_model import pairs_ranked_right, train_reward_model
@@ -22,12 +24,31 @@ METHODS = {
     "GRPO, KL": {"method": "GRPO", "kl_coef": 0.3},
     "PPO, KL": {"method": "PPO", "kl_coef": 0.1},
 }
-COMMON = {
-    "n_grpo_steps": N_STEPS,
-    "train_batch_size": 128,  # two steps on each batch of answers
-    "importance_reweighting_method": "grpo",
-    "cliprange": 0.2,
-}
+
+
+def rlhf_config(name: str, profile: str = "pocket", seed: int = 0) -> RunConfig:
+    """The settings of a recorded run: two steps on each batch of answers, at twice the profile's
+    learning rate, as a reward model pays for nearly every answer and few steps are made.
+
+    Raises:
+        ValueError: an unknown method or profile.
+    """
+    if name not in METHODS:
+        raise ValueError(f"method={name!r} is unknown; allowed: {', '.join(METHODS)}")
+    return experiment_config("on-policy", profile, seed=seed, overrides=overrides(name, profile))
+
+
+def overrides(name: str, profile: str) -> dict[str, Any]:
+    """What differs from standard GRPO in a method's runs."""
+    standard = experiment_config("on-policy", profile)
+    return {
+        "n_grpo_steps": N_STEPS,
+        "learning_rate": 2 * standard.learning_rate,
+        "train_batch_size": standard.rollout_batch_size // 2,
+        "importance_reweighting_method": "grpo",
+        "cliprange": 0.2,
+        "kl_coef": METHODS[name]["kl_coef"],
+    }
 
 
 def measured(trainer: Trainer, rollouts: Rollouts) -> Row:
@@ -70,9 +91,7 @@ def record_rlhf(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """Each method with four seeds; three to five minutes a run on one core at pocket scale."""
     studies = {
         name: Study(
-            settings,
-            partial(run_rlhf, method=settings["method"]),
-            {**COMMON, "kl_coef": settings["kl_coef"]},
+            settings, partial(run_rlhf, method=settings["method"]), overrides(name, profile)
         )
         for name, settings in METHODS.items()
     }

@@ -12,7 +12,7 @@ from gsmrl_helpers.loop import Trainer, score
 from gsmrl_helpers.preferences import PreferencePair
 from gsmrl_helpers.reward_model import RewardModel
 from gsmrl_helpers.rlhf import PPO, imitate, nats_from_reference, paid_by, rate_answers
-from gsmrl_helpers.rlhf_runs import COMMON, run_rlhf
+from gsmrl_helpers.rlhf_runs import overrides, run_rlhf
 from gsmrl_helpers.rollouts import Rollouts
 from gsmrl_helpers.studies import ANSWERS
 from gsmrl_helpers.world import load_problems
@@ -21,10 +21,9 @@ SMALL = experiment_config(
     "smoke",
     overrides={
         "splits": {"curve": 8, "dev": 8, "test": 8},
-        **COMMON,
+        **overrides("GRPO, KL", "pocket"),
         "train_batch_size": 8,
         "n_grpo_steps": 2,
-        "kl_coef": 0.1,
     },
 )
 
@@ -161,3 +160,9 @@ def test_a_run_says_what_both_graders_say(method: str, monkeypatch: pytest.Monke
 PAIRS = [
     PreferencePair(f"Question {n}. ", f"<think> {n} + 1 </think>", f"no {n}") for n in range(6)
 ]
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'TRPO' is unknown; allowed: GRPO, no KL, GRPO, KL"):
+        rlhf_runs.rlhf_config("TRPO")
+    assert rlhf_runs.rlhf_config("PPO, KL", seed=3).seed == 3
