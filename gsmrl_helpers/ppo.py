@@ -123,7 +123,12 @@ def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
     """Advantages with the mean 0 and the standard deviation 1 over all tokens under the mask.
 
     (B, T) -> (B, T), 0 elsewhere. It is done to the whole batch, where GRPO does it to a group.
+
+    Raises:
+        ValueError: no token under the mask.
     """
+    if not mask.any():
+        raise ValueError("the mask has no token: every response of this batch is empty")
     known = advantages[mask]
     scaled = (advantages - known.mean()) / (known.std(correction=0) + 1e-8)
     return scaled.masked_fill(~mask, 0.0)

@@ -35,7 +35,8 @@ def rlhf_config(name: str, profile: str = "pocket", seed: int = 0) -> RunConfig:
     """
     if name not in METHODS:
         raise ValueError(f"method={name!r} is unknown; allowed: {', '.join(METHODS)}")
-    return experiment_config("on-policy", profile, seed=seed, overrides=overrides(name, profile))
+    config = experiment_config("on-policy", profile, seed=seed, overrides=overrides(name, profile))
+    return config.model_copy(update={"variant": name})
 
 
 def overrides(name: str, profile: str) -> dict[str, Any]:

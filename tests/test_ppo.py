@@ -83,6 +83,8 @@ def test_whitened_advantages_have_mean_0_and_std_1_over_tokens() -> None:
     assert white[MASK].mean().abs() < 1e-9
     assert white[MASK].std(correction=0).item() == pytest.approx(1, rel=1e-6)
     assert (white[~MASK] == 0).all()
+    with pytest.raises(ValueError, match="every response of this batch is empty"):
+        whiten(advantages, torch.zeros_like(MASK))
 
 
 def test_a_value_that_went_too_far_gets_no_gradient_that_takes_it_farther() -> None:

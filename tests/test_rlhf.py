@@ -165,4 +165,5 @@ PAIRS = [
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'TRPO' is unknown; allowed: GRPO, no KL, GRPO, KL"):
         rlhf_runs.rlhf_config("TRPO")
-    assert rlhf_runs.rlhf_config("PPO, KL", seed=3).seed == 3
+    config = rlhf_runs.rlhf_config("PPO, KL", seed=3)
+    assert (config.variant, config.seed) == ("PPO, KL", 3)
