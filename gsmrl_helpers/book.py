@@ -18,6 +18,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 
+from gsmrl_helpers.api_page import mark_definitions
 from gsmrl_helpers.assignment import mark_assignment
 from gsmrl_helpers.claims_page import mark_claims
 from gsmrl_helpers.generated import fill_generated
@@ -146,6 +147,7 @@ def build_book(
         for line in show_profile(copy, profile):
             say(line)
     downloads = read_downloads(copy)
+    mark_definitions(copy)
     mark_claims(copy)
     mark_assignment(copy)
     for page in toc_files(copy):
