@@ -34,7 +34,7 @@ from gsmrl_helpers.notebooks import (
 from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
-from gsmrl_helpers.site_files import read_downloads, write_downloads, write_previews
+from gsmrl_helpers.site_files import read_downloads, show_buttons, write_downloads, write_previews
 from gsmrl_helpers.toc import toc_files
 
 RECORDED_DIR = BOOK_DIR / "runs"
@@ -146,6 +146,7 @@ def build_book(
 
         for line in show_profile(copy, profile):
             say(line)
+    show_buttons(copy)
     downloads = read_downloads(copy)
     mark_definitions(copy)
     mark_claims(copy)

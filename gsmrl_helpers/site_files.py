@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import yaml
 from bs4 import BeautifulSoup
 
 from gsmrl_helpers.toc import toc_files
@@ -17,6 +18,23 @@ EVERYDAY = {
     *("gold", "prompt", "response", "token", "checkpoint", "preference", "checker", "grader"),
     *("verifier", "annotator"),
 }
+
+BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
+
+
+def show_buttons(copy: Path) -> bool:
+    """Turn on the repository's buttons in a build copy whose `_config.yml` names one; say whether.
+
+    Args:
+        copy: the build copy's folder.
+    """
+    path = copy / "_config.yml"
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not config.get("repository", {}).get("url"):
+        return False
+    config.setdefault("html", {}).update(dict.fromkeys(BUTTONS, True))
+    path.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return True
 
 
 def read_downloads(source: Path) -> dict[Path, bytes]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+import yaml
+
 from gsmrl_helpers import site_files
+from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.toc import toc_files
 
 GLOSSARY = """<dl class="glossary">
@@ -49,3 +53,16 @@ def test_downloads_are_the_notebooks_as_they_were_before_the_build(tmp_path, mak
     sources = tmp_path / "html" / "_sources" / "notebooks"
     assert (sources / "01_x.ipynb").read_bytes() == before
     assert (sources / "01_x.py").read_bytes() == script
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/someone/somebook"])
+def test_one_value_turns_the_buttons_on(tmp_path, url):
+    config = yaml.safe_load((ROOT / "_config.yml").read_text())
+    assert config["repository"]["url"] == ""  # whoever publishes the book sets it
+    config["repository"]["url"] = url
+    (tmp_path / "_config.yml").write_text(yaml.safe_dump(config))
+    assert site_files.show_buttons(tmp_path) == bool(url)
+    after = yaml.safe_load((tmp_path / "_config.yml").read_text())
+    for button in site_files.BUTTONS:
+        assert after["html"].get(button, False) == bool(url)
+    assert after["sphinx"] == config["sphinx"]
