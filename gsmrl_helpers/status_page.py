@@ -31,7 +31,7 @@ def executed_markdown(copy: Path) -> str:
         notebook = read_notebook(path)
         row = [f"{{doc}}`/notebooks/{name}`", *executed_cells(notebook)]
         row += [f"{times[name]:.0f}" if name in times else "–"] * bool(times)
-        row += [dates.get(f"notebooks/{name}.ipynb", "–")] * bool(dates)
+        row += [unbroken(dates.get(f"notebooks/{name}.ipynb", "–"))] * bool(dates)
         rows.append(row)
     source = (
         "Seconds are those of `make test` in the clone that these pages were built from, several "
@@ -88,7 +88,7 @@ def _words_of(command: Sequence[str]) -> list[str]:
 
 def recorded_markdown(copy: Path) -> str:
     """One row a recording: its runs, their time, when and on what they ran."""
-    columns = ["recording", "runs", "minutes a run", "date", *SHOWN_VERSIONS, "processor"]
+    columns = ["recording", "runs", "minutes a run", "date", "versions", "processor"]
     rows = []
     for path in sorted((copy / "data" / "results").glob("*/*.manifest.json")):
         name = path.name.removesuffix(".manifest.json")
@@ -105,15 +105,20 @@ def what_ran(runs: Sequence[dict[str, Any]]) -> list[str]:
     minutes = [run["wall_seconds"] / 60 for run in runs if run.get("wall_seconds")]
     ends = dict.fromkeys(f"{end:.1f}" for end in (min(minutes), max(minutes))) if minutes else []
     dates = sorted(run["started"][:10] for run in runs if run.get("started"))
-    versions = [distinct(r.get("versions", {}).get(name) for r in runs) for name in SHOWN_VERSIONS]
+    versions = {n: distinct(r.get("versions", {}).get(n) for r in runs) for n in SHOWN_VERSIONS}
     machines = (run.get("machine", {}) for run in runs)
     processors = distinct(m.get("gpu") or m.get("cpu_capability") for m in machines)
     return [
         " to ".join(ends) or "not recorded",
-        " to ".join(dict.fromkeys(dates[:1] + dates[-1:])) or "not recorded",
-        *versions,
+        unbroken(" to ".join(dict.fromkeys(dates[:1] + dates[-1:]))) or "not recorded",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
         processors,
     ]
+
+
+def unbroken(date: str) -> str:
+    """A date that no line break divides."""
+    return date.replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def distinct(values: Iterable[str | None]) -> str:

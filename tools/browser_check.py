@@ -68,7 +68,8 @@ FIND_SIDEWAYS = """() => {
 }"""
 
 FIND_BARRIERS = """async () => {
-  const found = await axe.run(document, {resultTypes: ['violations']});
+  // without preload, which fetches style sheets again, from addresses that are not theirs
+  const found = await axe.run(document, {resultTypes: ['violations'], preload: false});
   return found.violations
     .filter((v) => ['serious', 'critical'].includes(v.impact))
     .map((v) => `axe: ${v.id}, ${v.nodes.length} times, the first: ${v.nodes[0].target}`);
@@ -98,7 +99,12 @@ def serve(folder: Path) -> Iterator[str]:
 def watch(page: Page, address: str) -> list[str]:
     """Collect what goes wrong while this page loads; the list grows as it does."""
     faults: list[str] = []
-    page.on("console", lambda m: faults.append(f"console: {m.text}") if m.type == "error" else None)
+
+    def hear(message) -> None:
+        if message.type == "error":
+            faults.append(f"console: {message.text} ({message.location['url']})")
+
+    page.on("console", hear)
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.on("requestfailed", lambda r: faults.append(f"request failed: {r.url}"))
 
