@@ -18,6 +18,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 
+from gsmrl_helpers.api_page import mark_definitions
 from gsmrl_helpers.assignment import mark_assignment
 from gsmrl_helpers.claims_page import mark_claims
 from gsmrl_helpers.generated import fill_generated
@@ -33,6 +34,7 @@ from gsmrl_helpers.notebooks import (
 from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
+from gsmrl_helpers.site_files import read_downloads, show_buttons, write_downloads, write_previews
 from gsmrl_helpers.toc import toc_files
 
 RECORDED_DIR = BOOK_DIR / "runs"
@@ -144,6 +146,9 @@ def build_book(
 
         for line in show_profile(copy, profile):
             say(line)
+    show_buttons(copy)
+    downloads = read_downloads(copy)
+    mark_definitions(copy)
     mark_claims(copy)
     mark_assignment(copy)
     for page in toc_files(copy):
@@ -158,6 +163,8 @@ def build_book(
     if done.returncode or warnings or not (built / "index.html").is_file():
         reason = "\n".join(warnings or lines[-25:] or ["it built no index.html"])
         raise BookError(f"jupyter-book exited with {done.returncode}:\n{reason}")
+    write_downloads(built, downloads)
+    write_previews(built)
     shutil.rmtree(html, ignore_errors=True)
     built.replace(html)
     shutil.rmtree(work)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from gsmrl_helpers.command_reports import PROFILE_HELP, report, say_errors
+from gsmrl_helpers.doctor_command import doctor_command
 from gsmrl_helpers.grade_command import grade_command
 from gsmrl_helpers.notebook_commands import notebooks_app
 from gsmrl_helpers.paths import BUILD_DIR, relative_to_root
@@ -75,6 +76,7 @@ def parse_overrides(settings: list[str]) -> dict[str, Any]:
     return overrides
 
 
+app.command("doctor")(say_errors(doctor_command))
 app.command("run")(say_errors(run_command))
 app.command("plan")(say_errors(plan_command))
 app.command("preflight")(say_errors(preflight_command))

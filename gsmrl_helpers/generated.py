@@ -14,8 +14,12 @@ from pathlib import Path
 # name of the part -> module:function. The function gets the build copy's folder, in which
 # notebooks/ and book/ lie as in the repository, and returns Markdown.
 GENERATORS: dict[str, str] = {
+    "api": "gsmrl_helpers.api_page:api_markdown",
     "assignment": "gsmrl_helpers.assignment:assignment_markdown",
+    "chapters": "gsmrl_helpers.chapter_map:chapters_markdown",
     "claims": "gsmrl_helpers.claims_page:claims_markdown",
+    "executed": "gsmrl_helpers.status_page:executed_markdown",
+    "recorded": "gsmrl_helpers.status_page:recorded_markdown",
     "bench-bars": "gsmrl_helpers.how_fast:bars_markdown",
     "bench-growth": "gsmrl_helpers.how_fast:growth_markdown",
     "bench-growth-lines": "gsmrl_helpers.how_fast:growth_lines_markdown",

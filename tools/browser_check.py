@@ -3,13 +3,16 @@
 Usage: python tools/browser_check.py SITE [--only TEXT] [--screenshots DIR]
 
 SITE is served on 127.0.0.1, and every page in it is opened. A page is bad when the console shows an
-error, a request fails or leaves the site, mathematics is not typeset or an image does not load.
+error, a request fails or leaves the site, mathematics is not typeset, an image does not load, the
+page scrolls sideways at 390 px, or axe finds a violation that it calls serious or critical. Then a
+few things that a reader does are done: `browser_reader`.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import shutil
 import sys
@@ -19,6 +22,7 @@ from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from browser_reader import reader_faults
 from playwright.sync_api import Browser, Page, sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -31,7 +35,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-NOT_PAGES = {"genindex.html", "search.html", "index.html"}
+PHONE = {"width": 390, "height": 844}
 
 # What a reader would see as broken, found in the page itself.
 FIND_FAULTS = """() => {
@@ -46,6 +50,29 @@ FIND_FAULTS = """() => {
     if (!image.complete || image.naturalWidth === 0) faults.push(`image not loaded: ${image.src}`);
   if (document.body.innerText.includes('Loading widget')) faults.push('a widget that never loads');
   return faults;
+}"""
+
+# Wider than the window is a page that moves sideways; named is the first element that sticks out.
+FIND_SIDEWAYS = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  const clipped = (e) => {
+    for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+      if (getComputedStyle(p).overflowX !== 'visible') return true;
+    return false;
+  };
+  const wide = [...document.body.querySelectorAll('*')].find(
+    (e) => e.getBoundingClientRect().right > width + 1 && !clipped(e));
+  const name = wide ? `${wide.tagName.toLowerCase()}.${wide.className}` : 'unknown';
+  return [`scrolls sideways at ${width} px: ${name} ${wide?.textContent.trim().slice(0, 40)}`];
+}"""
+
+FIND_BARRIERS = """async () => {
+  // without preload, which fetches style sheets again, from addresses that are not theirs
+  const found = await axe.run(document, {resultTypes: ['violations'], preload: false});
+  return found.violations
+    .filter((v) => ['serious', 'critical'].includes(v.impact))
+    .map((v) => `axe: ${v.id}, ${v.nodes.length} times, the first: ${v.nodes[0].target}`);
 }"""
 
 
@@ -72,7 +99,12 @@ def serve(folder: Path) -> Iterator[str]:
 def watch(page: Page, address: str) -> list[str]:
     """Collect what goes wrong while this page loads; the list grows as it does."""
     faults: list[str] = []
-    page.on("console", lambda m: faults.append(f"console: {m.text}") if m.type == "error" else None)
+
+    def hear(message) -> None:
+        if message.type == "error":
+            faults.append(f"console: {message.text} ({message.location['url']})")
+
+    page.on("console", hear)
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.on("requestfailed", lambda r: faults.append(f"request failed: {r.url}"))
 
@@ -87,8 +119,14 @@ def watch(page: Page, address: str) -> list[str]:
     return faults
 
 
+def find_axe() -> Path | None:
+    """Return axe's program, from the package axe-playwright-python, if that is installed."""
+    package = importlib.util.find_spec("axe_playwright_python")
+    return Path(package.origin).with_name("axe.min.js") if package else None
+
+
 def look_at(
-    browser: Browser, address: str, name: str, scheme: str, picture: Path | None
+    browser: Browser, address: str, name: str, scheme: str, picture: Path | None, axe: Path | None
 ) -> list[str]:
     """Open one page, light or dark, and return its faults; save a picture if asked to."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
@@ -103,6 +141,11 @@ def look_at(
         if picture:
             picture.parent.mkdir(parents=True, exist_ok=True)
             page.screenshot(path=picture, full_page=True)
+        if axe:
+            page.add_script_tag(path=axe)
+            faults += page.evaluate(FIND_BARRIERS)
+        page.set_viewport_size(PHONE)
+        faults += page.evaluate(FIND_SIDEWAYS)
         return [f"{name} ({scheme}): {fault}" for fault in faults]
     finally:
         context.close()
@@ -126,12 +169,16 @@ def main() -> int:
         return 1 if os.environ.get("CI") else 0
 
     pages = [path.relative_to(arguments.site) for path in sorted(arguments.site.rglob("*.html"))]
-    pages = [p for p in pages if p.name not in NOT_PAGES and p.parts[0] != "_static"]
+    # index.html only leads to the first page
+    pages = [p for p in pages if p.as_posix() != "index.html" and p.parts[0] != "_static"]
     names = [p.as_posix() for p in pages if (arguments.only or "") in p.as_posix()]
     if not names:
         which = f"whose path contains {arguments.only!r}" if arguments.only else "at all"
         print(f"browser: {arguments.site} has no page {which} ({len(pages)} pages in it)")
         return 1
+    axe = find_axe()
+    if axe is None:
+        print("browser: no axe check, as axe-playwright-python is not installed (make setup)")
     faults: list[str] = []
     with serve(arguments.site) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
@@ -140,7 +187,9 @@ def main() -> int:
                 stem = name.removesuffix(".html").replace("/", "-")
                 folder = arguments.screenshots
                 picture = folder / f"{stem}-{scheme}.png" if folder else None
-                faults += look_at(browser, address, name, scheme, picture)
+                faults += look_at(browser, address, name, scheme, picture, axe)
+        if not arguments.only:
+            faults += reader_faults(browser, address, watch)
         browser.close()
     print(*faults, f"browser: {len(names)} pages, {len(faults)} faults", sep="\n")
     return 1 if faults else 0

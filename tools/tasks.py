@@ -131,9 +131,9 @@ def test_stages(everything: bool = False) -> list[Stage]:
         Stage("pairs", gsmrl("notebooks", "check"), 40),
         unit_tests(everything),
         nbval("nbval", 580),
-        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 90),
+        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 120),
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 45),
-        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 3 * 60),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 8 * 60),
     ]
 
 
