@@ -966,5 +966,6 @@ for std, half in ((0.02, 0.02), (0.05, 0.03), (0.1, 0.5)):
 # %% [markdown]
 # ## Next
 #
-# These runs were healthy. {doc}`17_diagnostics` puts a collapsed one and a hacked one beside them,
-# and asks of each which numbers would have said so, and when.
+# {doc}`15_learning_rate` runs the same with four other learning rates. These runs were healthy:
+# {doc}`17_diagnostics` puts a collapsed one and a hacked one beside them, and asks of each which
+# numbers would have said so, and when.

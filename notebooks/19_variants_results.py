@@ -481,11 +481,11 @@ assert by_third.mean().between(0, 1).all()
 # %% [markdown]
 # ## Fair tuning
 #
-# The learning rate of all five variants is the one that suits standard GRPO (chapter 15). To tune
-# each method by itself would be fairest and cost five times as much. What follows from the cheap
-# way is not symmetric. If a method is better than GRPO at GRPO's own rate, that is a finding:
-# tuned, it could only be better still. If it is worse, nothing follows about the method, since it
-# may just want another rate. In words, for the verdicts above:
+# The learning rate of all five variants is the one that suits standard GRPO
+# ({doc}`15_learning_rate`). To tune each method by itself would be fairest and cost five times as
+# much. What follows from the cheap way is not symmetric. If a method is better than GRPO at GRPO's
+# own rate, that is a finding: tuned, it could only be better still. If it is worse, nothing follows
+# about the method, since it may just want another rate. In words, for the verdicts above:
 
 # %%
 READING = {

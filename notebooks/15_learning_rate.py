@@ -531,4 +531,4 @@ assert math.isclose(tilted, 1e-4 * 10**0.25, rel_tol=1e-6)
 # %% [markdown]
 # ## Next
 #
-# Chapter 16 changes the prompt that a policy starts from, with the rate chosen here.
+# {doc}`16_prompt_ablation` changes the prompt that a policy starts from, at the profile's own rate.
