@@ -495,8 +495,8 @@ plt.show()
 
 # %% [markdown]
 # *Means over the steps of each pass; seeds are faint, the band is ± 1.96 σ/√n. By the upper two
-# panels training goes well from beginning to end. Look at the lower left one: the chosen answers
-# gain for some passes, and then lose again.*
+# panels training goes well from beginning to end. Look at the lower left one: with $\beta = .1$ the
+# chosen answers gain for some passes, and then lose again.*
 #
 # All that a training loop prints looks good: the loss falls from pass to pass, and hardly a pair is
 # on the wrong side. But from some pass on the chosen answers become *less* likely while the loss
