@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedTokenizerBase
 
+from gsmrl_helpers.log_probs import get_response_log_probs
 from gsmrl_helpers.options import require_number
 from gsmrl_helpers.preferences import PreferencePair
 from gsmrl_helpers.response_scoring import score_responses
 from gsmrl_helpers.sampling import derive_seed
+from gsmrl_helpers.sft_data import ALPACA_TEMPLATE, encode_text, fill_template
 from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 
 
@@ -72,6 +74,60 @@ def pair_log_probs(
     sums = log_probs.masked_fill(~batch["response_mask"], 0.0).sum(dim=1)
     chosen, rejected = sums.chunk(2)
     return chosen, rejected
+
+
+def log_prob_after(model: nn.Module, ids: Sequence[int], start: int) -> Tensor:
+    """log π of the tokens from `start` on, given all before them: a scalar in nats.
+
+    Args:
+        model: a causal language model.
+        ids: a document's tokens.
+        start: at least 1, since nothing predicts the first token.
+    """
+    tokens = torch.tensor([ids], device=next(model.parameters()).device)
+    log_probs = get_response_log_probs(model, tokens[:, :-1], tokens[:, 1:])["log_probs"]
+    return log_probs[0, start - 1 :].sum()
+
+
+def compute_per_instance_dpo_loss(
+    lm: nn.Module,
+    lm_ref: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    beta: float,
+    prompt: str,
+    response_chosen: str,
+    response_rejected: str,
+) -> Tensor:
+    """The DPO loss of one pair, in the form of the supplement of CS336's assignment 5.
+
+    Prompt and answer stand in Alpaca's template, and each document is encoded as for SFT, with the
+    end token. What the two documents have in common, the prompt before all, adds the same to both
+    log-probabilities and drops out of the margin: it is not summed.
+
+    Args:
+        lm: the policy, with gradient.
+        lm_ref: the frozen reference; it may be on another device and gets no gradient.
+        tokenizer: of both, with an end-of-sequence token.
+        beta: above 0.
+        prompt, response_chosen, response_rejected: texts without template and end token.
+
+    Returns:
+        A scalar in nats, on the policy's device.
+
+    Raises:
+        ValueError: a beta that is not above 0, or a tokenizer without an end token.
+    """
+    documents = [
+        encode_text(tokenizer, fill_template(ALPACA_TEMPLATE, prompt) + response)
+        for response in (response_chosen, response_rejected)
+    ]
+    tokens = enumerate(zip(*documents, strict=False))
+    n_common = next((at for at, (a, b) in tokens if a != b), min(map(len, documents)))
+    policy = [log_prob_after(lm, ids, n_common) for ids in documents]
+    with torch.no_grad():
+        reference = [log_prob_after(lm_ref, ids, n_common) for ids in documents]
+    log_probs = [log_prob.to(policy[0].device)[None] for log_prob in (*policy, *reference)]
+    return dpo_loss(*log_probs, beta)[0]
 
 
 def batches_of_pairs(n_pairs: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:

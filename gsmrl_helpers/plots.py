@@ -99,6 +99,13 @@ LINES: dict[str, tuple[str, object]] = {
     # models of choice
     "Bradley–Terry": ("#0072B2", "-"),
     "Thurstone": ("#D55E00", "--"),
+    # pairs, and fresh samples
+    "beta 0.1": ("#D55E00", "--"),
+    "beta 1": ("#009E73", "-."),
+    "DPO, beta 0.1": ("#D55E00", "--"),
+    "DPO, beta 1": ("#009E73", "-."),
+    "GRPO, 20 steps": ("#56B4E9", "-"),
+    "GRPO, all steps": ("#0072B2", "-"),
     # what a device's memory holds
     "weights": ("#0072B2", "-"),
     "gradients": ("#56B4E9", "--"),

@@ -1297,6 +1297,7 @@ for group in few:
 # %% [markdown]
 # ## Next
 #
-# The next chapter, RLHF and KL, trains the policy on this reward model's score, watches the score
-# rise and the checker's verdict part from it, and holds the policy back with a penalty. What such
-# a penalty can and can't do is sketched in {doc}`06_reward_functions`.
+# {doc}`24_rlhf_and_kl` trains the policy on such a reward model's score, watches the score rise and
+# the checker's verdict part from it, and holds the policy back with a penalty. What such
+# a penalty can and can't do is sketched in {doc}`06_reward_functions`. {doc}`25_dpo` trains the
+# policy on the pairs themselves, without a reward model.

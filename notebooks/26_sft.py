@@ -1196,5 +1196,6 @@ for counts in ([3, 9], [1, 10, 100], [7]):
 # ## Next
 #
 # The other two parts of the supplement measure the fine-tuned model on benchmarks,
-# {doc}`27_benchmarks`, and train it on pairs of answers, of which one was preferred.
-# {doc}`06_reward_functions` says when a run of reinforcement learning should start with some SFT.
+# {doc}`27_benchmarks`, and train it on pairs of answers, of which one was preferred,
+# {doc}`28_dpo_on_hh`. {doc}`06_reward_functions` says when a run of reinforcement learning should
+# start with some SFT.

@@ -26,7 +26,7 @@
 #
 # A model is fine-tuned, and the question is what that changed. The supplement to CS336's assignment
 # 5 asks it with four benchmarks, before and after supervised fine-tuning ({doc}`26_sft`), and again
-# after DPO (chapter 28):
+# after DPO ({doc}`28_dpo_on_hh`):
 #
 # | benchmark | a question is | its answer is graded by | questions |
 # |---|---|---|--:|
@@ -1192,5 +1192,6 @@ assert rate_bounds([lost, even, missing, won]) == (0.375, 0.625)
 # %% [markdown]
 # ## Next
 #
-# Chapter 28 trains on pairs of dialogues that people compared, and asks the same four benchmarks
-# once more. What a preference is, and whose, is the subject of {doc}`23_reward_models`.
+# {doc}`28_dpo_on_hh` trains on pairs of dialogues that people compared; the same four benchmarks
+# are asked once more after it. What a preference is, and whose, is the subject of
+# {doc}`23_reward_models`.

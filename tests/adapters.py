@@ -5,6 +5,7 @@ from gsmrl_helpers.advantages import (
 )
 from gsmrl_helpers.benchmark_answers import parse_gsm8k_response as run_parse_gsm8k_response
 from gsmrl_helpers.benchmark_answers import parse_mmlu_response as run_parse_mmlu_response
+from gsmrl_helpers.dpo import compute_per_instance_dpo_loss as run_compute_per_instance_dpo_loss
 from gsmrl_helpers.log_probs import get_response_log_probs as run_get_response_log_probs
 from gsmrl_helpers.losses import (
     aggregate_loss_across_microbatch as run_aggregate_loss_across_microbatch,
@@ -21,6 +22,7 @@ from gsmrl_helpers.train_step import grpo_train_step as run_grpo_train_step
 __all__ = [
     "run_aggregate_loss_across_microbatch",
     "run_compute_group_normalized_rewards",
+    "run_compute_per_instance_dpo_loss",
     "run_compute_policy_gradient_loss",
     "run_compute_rollout_rewards",
     "run_get_packed_sft_dataset",

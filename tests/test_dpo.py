@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from gsmrl_helpers import small_batch
 from gsmrl_helpers.dpo import (
     batches_of_pairs,
+    compute_per_instance_dpo_loss,
     dpo_loss,
     dpo_step,
     pair_log_probs,
@@ -17,6 +19,7 @@ from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.preferences import PreferencePair, verifier_pairs
 from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.scoring import response_log_prob
+from gsmrl_helpers.sft_data import ALPACA_TEMPLATE, fill_template
 from gsmrl_helpers.tokenization import encode
 from gsmrl_helpers.world import load_policy, load_problems
 
@@ -118,3 +121,32 @@ def test_batches_are_the_seeds_and_leave_none_out() -> None:
     for size in (0, 11):
         with pytest.raises(ValueError, match="1 to 10"):
             list(batches_of_pairs(10, size, seed=0, epoch=1))
+
+
+def test_the_loss_of_an_instance_by_hand() -> None:
+    """Words of the template are unknown, and after these every word has 1/10: policy .1 · .5 · .2
+    and .1 · .8 · .5, end tokens included, reference 1/1000 twice. (10/40)^.5 = 1/2, σ = 1/3."""
+    tokenizer, policy = small_batch.make_tokenizer(), small_batch.make_policy()
+    uniform = small_batch.TablePolicy(torch.zeros(10, 10, dtype=torch.float64))
+    loss = compute_per_instance_dpo_loss(policy, uniform, tokenizer, 0.5, "1 +", "so 4", "5 .")
+    assert loss.shape == () and loss.item() == pytest.approx(math.log(3), rel=1e-9)
+    loss.backward()
+    assert policy.table.grad.abs().max() > 0.1 and uniform.table.grad is None
+
+
+def test_the_loss_of_an_instance_is_that_of_the_four_log_probs(pairs: list[PreferencePair]) -> None:
+    models = [load_policy(CONFIG)[0].eval() for _ in range(2)]
+    tokenizer, end = load_policy(CONFIG)[1], "<|endoftext|>"
+    with torch.no_grad():
+        models[0].lm_head.weight.mul_(1.1)
+    pair = pairs[0]
+    ours = PreferencePair(
+        fill_template(ALPACA_TEMPLATE, pair.prompt), pair.chosen + end, pair.rejected + end
+    )
+    with torch.no_grad():
+        found = [pair_log_probs(model, tokenizer, [ours]) for model in models]
+        loss = compute_per_instance_dpo_loss(
+            *models, tokenizer, 2.0, pair.prompt, pair.chosen, pair.rejected
+        )
+    assert loss.item() == pytest.approx(dpo_loss(*found[0], *found[1], 2.0).item(), abs=1e-3)
+    assert abs(loss.item() - math.log(2)) > 0.01

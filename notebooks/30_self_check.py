@@ -80,7 +80,7 @@ assert torch.allclose(bradley_terry_loss(*scores), as_bce, rtol=1e-5)
 #
 # ```{dropdown} Answer
 # A policy finds answers that are paid well and are not what was meant: the reward is a proxy, and
-# what is optimised stops to measure. A bonus of one half for the right number *anywhere* in the
+# what is optimised stops measuring. A bonus of one half for the right number *anywhere* in the
 # text is earned on every task by counting to a hundred. Remedies: pay for what can be checked
 # (here: the number after one marker), keep the policy near a trusted one (a KL penalty), use
 # several signals that fail in different ways, and read the best-paid answers. See
@@ -134,7 +134,7 @@ entropy = -(0.7 * math.log(0.7) + 0.3 * math.log(0.3))
 assert abs(entropy - expected_entropy) < 0.0005
 
 # %% [markdown]
-# **5. Why does GRPO stop to learn on problems that the model has nearly solved? How many groups are
+# **5. Why does GRPO stop learning on problems that the model has nearly solved? How many groups are
 # empty at $p = .9$ and $G = 8$?**
 #
 # ```{dropdown} Answer
@@ -278,7 +278,7 @@ assert set(transitive) == {(False, True) * 3, (True, False) * 3}  # dictators
 #
 # **10. The four tokens of an answer have the probabilities .5, .5, .8 and .5. What is its
 # log-probability, what does the mask leave out, and how are outputs shifted against tokens? Why is
-# the mean log-probability inside of an exponential another thing than the mean of a loss over
+# the mean log-probability inside an exponential another thing than the mean of a loss over
 # tokens?**
 #
 # ```{dropdown} Answer
@@ -362,10 +362,10 @@ assert torch.equal(
 # ```
 
 # %% tags=["check", "claim:W29l", "hide-cell"]
-expected_mean, expected_size = 0.0, 1.0
+expected_mean, expected_size = 0.0, 0.866  # with torch's std, n − 1
 learning = advantages_of([1, 0, 0, 1])
 assert abs(learning.mean().item() - expected_mean) < 1e-12
-assert abs(learning.abs().mean().item() - expected_size) < 1e-4
+assert abs(learning.abs().mean().item() - expected_size) < 5e-4
 assert advantages_of([1, 1, 1, 1]).abs().mean() == 0
 
 # %% [markdown]
