@@ -47,12 +47,14 @@ from scipy.stats import t
 from gsmrl_helpers import experiment_config, load_policy
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import read_profile
+from gsmrl_helpers.intervals import t_interval
 from gsmrl_helpers.plots import use_style
 from gsmrl_helpers.published import read_published
 from gsmrl_helpers.recorded_rollouts import read_answers
 from gsmrl_helpers.recordings import read_recording
 from gsmrl_helpers.result_plots import plot_curves, plot_finals_against
 from gsmrl_helpers.results import (
+    binned,
     final_values,
     rows_of,
     summarize,
@@ -214,12 +216,25 @@ if (seeds > 1).all():
         print(verdict)
 
 # %% [markdown]
+# At pocket scale the rate that dev chose is not the highest on test: x1 is a little above it. Four
+# seeds can't tell the two apart. To report x1 now would be to choose on test, by a difference that
+# is within the noise.
+
+# %% tags=["check"]
+if profile == "pocket":
+    (other,) = (
+        v for v in compare_all(finals["test"], "x3") if v.variant == "x1"
+    )
+    assert choice.variant == "x3"
+    assert other.difference > 0 and other.word == "can't tell"
+
+# %% [markdown]
 # ## Too low, and diverged
 #
 # "Too low" and "diverged" are words, and each reader has a picture of them. So there is a rule. It
 # is not innocent: when it was worded, one seed of three of the five rates had been seen, and that
-# the lowest was slow and the highest broke was known. The runs below, of four seeds each, were made
-# after it.
+# the lowest was slow and the highest broke was known, and the four runs of the middle rate were on
+# record. The other sixteen were made after it.
 
 # %%
 print(EXPERIMENTS["learning-rate"].rule)
@@ -287,7 +302,38 @@ assert (
 ).all()
 assert set(words[~below]) <= {"chosen", ""}
 if profile == "pocket":
-    assert words["x0.05"] == "too low" and words["x20"] == "diverged"
+    assert words["x0.05"] == "low" and words["x20"] == "diverged"
+
+# %% [markdown]
+# At pocket scale the highest rate has diverged. The lowest ends at a quarter of the chosen one's
+# accuracy and is not called "too low": the rule asks that it still rises, and four seeds can't tell
+# its rise over the second half, .027, from none. That the eye sees it rise in the curves below does
+# not change the rule's word. It was written before, and this is what it says. Another question,
+# asked after a look at the data, has an answer: over the *whole* run, from the first ten training
+# batches to the last ten, does it rise?
+
+# %%
+tens = binned(results, 10).query("metric == 'train_mean_answer_reward'")
+lowest = tens[tens["variant"] == judged.index[0]]
+by_seed = lowest.pivot(index="seed", columns="step", values="value")
+whole_rise = by_seed.iloc[:, -1] - by_seed.iloc[:, 0]
+if (seeds > 1).all():
+    low, high = t_interval(whole_rise)
+    print(f"{whole_rise.mean():+.3f}, interval {low:+.3f} to {high:+.3f}")
+
+# %% tags=["check"]
+if profile == "pocket":
+    assert low > 0.02 and judged.loc["x0.05", "rise_low"] < 0
+    assert 0.2 < judged.loc["x0.05", "test"] / choice.test < 0.3
+
+# %% [markdown]
+# It does, from 9 % to 14 %. At its pace it would need hundreds of steps more.
+
+# %% tags=["check"]
+if profile == "pocket":
+    first, last_ten = by_seed.mean().iloc[[0, -1]]
+    assert abs(first - 0.09) < 0.005 and abs(last_ten - 0.14) < 0.005
+    assert (choice.test - last_ten) / (last_ten - first) > 5
 
 # %% [markdown]
 # ## How a rate shows in the curves
@@ -311,8 +357,8 @@ plt.show()
 
 # %% [markdown]
 # *Seeds are faint, means thick, the band is ± 1.96 σ/√n. All runs start alike. At pocket scale
-# the highest rate has nearly every answer in format within a few steps, and its answers become
-# short and wrong.*
+# the highest rate has nearly every answer in format after ten steps, sooner than any other, and
+# from then on fewer and fewer of them are right.*
 
 # %%
 ends = {
@@ -334,14 +380,14 @@ at_the_end.round(2)
 
 # %% [markdown]
 # At pocket scale the highest rate does not end in noise. Almost all of its answers are in format,
-# they are about half as long as those of the chosen rate, and hardly any is right. Watching the
-# format alone, or the entropy alone, one would call this run healthy: both are near those of the
-# chosen rate. Clipping did not help, since no gradient was large: under Adam the length of a step
-# is the rate's doing, not the gradient's. A likely reading is that the format, which all right
-# answers share, is what a few giant steps can learn, and that the same steps overwrite the
-# calculations.
+# their length and entropy are nothing unusual for the beginning of a healthy run, and hardly any is
+# right. Whoever watches the format alone would call this run the fastest of all. Clipping did not
+# help, since no gradient was large: under Adam the length of a step is the rate's doing, not the
+# gradient's. A likely reading is that the format, which all right answers share, is what a few
+# giant steps can learn, and that the same steps overwrite the calculations.
 #
-# The answers on record of a rate that is too high and of the chosen one, at the end:
+# The answers on record of a rate that is too high and of the chosen one, at the end. Three of the
+# four diverged seeds have one number for nearly every question, and each its own:
 
 # %%
 answers = read_answers("learning-rate", profile)
@@ -361,11 +407,31 @@ HTML(as_html(pd.DataFrame(columns)))
 # %% tags=["check"]
 assert shown[extremes[0]]["question"].equals(shown[extremes[1]]["question"])
 if profile == "pocket":
-    high, chosen = at_the_end.loc["x20"], at_the_end.loc[choice.variant]
-    assert high["in format"] > 0.9 and high["tokens"] < 0.7 * chosen["tokens"]
-    assert at_the_end["steps clipped"].max() < 0.2
-    assert judged.loc["x20", "test"] < 0.1
-    assert 0.5 < high["entropy"] / chosen["entropy"] < 2
+    high = at_the_end.loc["x20"]
+    assert high["in format"] > 0.9 and judged.loc["x20", "test"] < 0.1
+    assert 20 < high["tokens"] < 27 and 0.1 < high["entropy"] < 0.3
+    assert at_the_end["steps clipped"].max() == 0
+    numbers = answers[of_end & (answers["variant"] == "x20")]
+    numbers = numbers.assign(
+        said=numbers["response"].str.extract(r"<answer> (\d+)", expand=False)
+    )
+    favourite = numbers.groupby("seed")["said"].agg(
+        lambda said: said.value_counts(normalize=True).iloc[0]
+    )
+    assert (favourite > 0.9).sum() == 3
+
+# %% tags=["check"]
+if profile == "pocket":
+    at_ten = results.query(
+        "step == 10 and metric == 'curve_mean_format_reward'"
+    )
+    of_format = at_ten.groupby("variant")["value"].mean()
+    assert of_format.idxmax() == "x20" and of_format["x20"] > 0.95
+    fall = results.query(
+        "variant == 'x20' and metric == 'curve_mean_answer_reward' and step >= 10"
+    )
+    by_step = fall.groupby("step")["value"].mean()
+    assert by_step[100] < by_step[60] < by_step[30] < by_step[10]
 
 # %% [markdown]
 # ## How many seeds?
@@ -427,9 +493,10 @@ assert float(published["variant"].iloc[0]) == 0.5e-5
 # Half the assignment's rate gave .37, about what two of the three reports had at the rate itself
 # ({doc}`14_on_policy_results`). Twice the rate gave .48 once and a collapse once: the best value
 # and the failure were reported of the same setting. What carries over is the shape: a rate can be
-# too low and only slow, or too high and break. What a broken run looks like carries over as well:
-# format near 1, short answers, few of them right. Where the edge is does not. At pocket scale no
-# seed broke at three times the profile's rate; at full scale a factor of two can be too much.
+# too low and only slow, or too high and break. What a broken run looks like carries over in part:
+# format near 1 and few right answers, as theirs; the short answers of theirs are not seen here.
+# Where the edge is does not carry over. At pocket scale no seed broke at three times the profile's
+# rate; at full scale a factor of two can be too much.
 
 # %% tags=["check"]
 if profile == "pocket":

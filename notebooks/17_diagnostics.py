@@ -228,8 +228,8 @@ show("healthy")
 # the first step there is nothing to train on. Training metrics are of the answers from which a
 # step was made, validation metrics of the policy after it.
 #
-# The other two. Where no answer is right, as at the end of the collapsed run, right answers have
-# no length either; it is not 0.
+# The other two. Where no answer of a step is right, as in five late steps of the collapsed run, right
+# answers have no length either; it is not 0.
 
 # %%
 show("collapsed")
@@ -238,6 +238,9 @@ show("collapsed")
 show("hacked")
 
 # %% tags=["check"]
+if profile == "pocket":
+    length = journals["collapsed"].loc[81:, "train_response_length_right"]
+    assert length.isna().sum() == 5
 for journal in journals.values():
     table = journal_table(journal, journal.index).set_index("")
     for question, (metric, _) in QUESTIONS.items():
@@ -796,14 +799,14 @@ late.round(3)
 luck = late[f"pass@{G}"] / late["pass@1"]
 if profile == "pocket":
     assert (late.loc[["collapsed", "hacked"], "empty groups"] > 0.95).all()
-    assert luck["collapsed"] < 1.1 and luck["hacked"] > 4
+    assert luck["collapsed"] < 1.3 and luck["hacked"] > 4
 
 # %% [markdown]
-# At pocket scale: the same symptom, two diagnoses. In the collapsed run eight answers solve what
-# one solves: a problem that is solved at all is solved eight times, the groups agree. In the
-# hacked run eight solve several times as much as one: they guess, each time anew, and every guess
-# earns its .1. The recorded answers say the same. These are the most frequent ones of the hacked
-# run at its end, to as many different questions:
+# At pocket scale: the same symptom, two diagnoses. In the collapsed run eight answers solve hardly
+# more than one does: a problem that is solved at all is mostly solved eight times, the groups
+# agree. In the hacked run eight solve several times as much as one: they guess, each time anew, and
+# every guess earns its .1. The recorded answers say the same. These are the most frequent ones of
+# the hacked run at its end, to as many different questions:
 
 # %%
 told = read_answers("format-only", profile).query("seed == 0")

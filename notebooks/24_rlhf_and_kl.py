@@ -194,7 +194,10 @@ reverse = gradient_of(lambda log_p: divergence(log_p, reference))
 forward = gradient_of(lambda log_p: divergence(reference, log_p))
 gradients = {kind: mean_gradient(kind) for kind in means}
 rows = {**gradients, "∇KL(π ‖ π_ref)": reverse, "∇KL(π_ref ‖ π)": forward}
-pd.DataFrame({name: row.numpy() for name, row in rows.items()}).T.round(4) + 0.0
+(
+    pd.DataFrame({name: row.numpy() for name, row in rows.items()}).T.round(4)
+    + 0.0
+)
 
 # %% tags=["check", "claim:W36d"]
 expected_zero = torch.zeros(4, dtype=torch.float64)
@@ -213,7 +216,9 @@ assert not torch.allclose(reverse, forward, atol=0.01)
 # The three lines of the proof are sympy's: differentiate in $\log\pi$, take the mean.
 
 # %% tags=["check"]
-x = sp.symbols("x", real=True)  # log π_ref − log π, so that d x / d log π = −1
+x = sp.symbols(
+    "x", real=True
+)  # log π_ref − log π, so that d x / d log π = −1
 weights = {
     name: sp.simplify(-sp.diff(k, x))
     for name, k in {"k1": -x, "k2": x**2 / 2, "k3": sp.exp(x) - 1 - x}.items()
@@ -266,7 +271,9 @@ def generalized_advantages(
     for name, number in (("gamma", gamma), ("lam", lam)):
         require_number(name, number, 0)
         if number > 1:
-            raise ValueError(f"{name}={number!r} must be a number from 0 to 1")
+            raise ValueError(
+                f"{name}={number!r} must be a number from 0 to 1"
+            )
     rewards, values = (
         x.detach().masked_fill(~mask, 0.0) for x in (rewards, values)
     )
@@ -377,15 +384,30 @@ assert torch.allclose(from_ppo[answers], from_grpo[answers])
 TRAINED, FROZEN = 16, 4
 gigabytes = model_shape("allenai/OLMo-2-0425-1B").n_parameters / 1e9
 models = {
-    "PPO": {"policy": TRAINED, "value": TRAINED, "reference": FROZEN, "reward": FROZEN},
-    "GRPO on a reward model": {"policy": TRAINED, "reference": FROZEN, "reward": FROZEN},
+    "PPO": {
+        "policy": TRAINED,
+        "value": TRAINED,
+        "reference": FROZEN,
+        "reward": FROZEN,
+    },
+    "GRPO on a reward model": {
+        "policy": TRAINED,
+        "reference": FROZEN,
+        "reward": FROZEN,
+    },
     "DPO": {"policy": TRAINED, "reference": FROZEN},
     "GRPO on a checker": {"policy": TRAINED},
 }
 table = pd.DataFrame(models).T.fillna(0)
 table["bytes a parameter"] = table.sum(axis=1)
 table["GB for OLMo-2-1B"] = (table["bytes a parameter"] * gigabytes).round(1)
-HTML(as_html(table.astype({c: int for c in table.columns[:-1]}).rename_axis("method").reset_index()))
+HTML(
+    as_html(
+        table.astype({c: int for c in table.columns[:-1]})
+        .rename_axis("method")
+        .reset_index()
+    )
+)
 
 # %% tags=["check"]
 assert table["bytes a parameter"].tolist() == [40, 24, 20, 16]
@@ -506,7 +528,9 @@ def ppo_step(
     """One step of the policy, and one of the value model."""
     mask = batch.response_mask
     scored = score_responses(policy, batch.input_ids, batch.labels, mask)
-    log_ratio = (scored["log_probs"] - batch.log_probs).masked_fill(~mask, 0.0)
+    log_ratio = (scored["log_probs"] - batch.log_probs).masked_fill(
+        ~mask, 0.0
+    )
     losses, is_clipped = clipped_loss(
         batch.advantages, bounded_exp(log_ratio), cliprange
     )
@@ -520,9 +544,7 @@ def ppo_step(
         optimizer.zero_grad()
         objective.backward()
         norms.append(
-            nn.utils.clip_grad_norm_(
-                model.parameters(), max_grad_norm
-            ).item()
+            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item()
         )
         optimizer.step()
     return {
@@ -692,7 +714,9 @@ if profile == "pocket":
 along = results[results["metric"].isin(["kl", "mean_answer_reward"])]
 wide = (
     binned(along, 5)
-    .pivot_table(index=["variant", "seed", "step"], columns="metric", values="value")
+    .pivot_table(
+        index=["variant", "seed", "step"], columns="metric", values="value"
+    )
     .reset_index()
 )
 figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
@@ -700,10 +724,25 @@ for method in METHODS:
     style = line(method)
     rows = wide[wide["variant"] == method]
     for _, seed in rows.groupby("seed"):
-        ax.plot(seed["kl"], seed["mean_answer_reward"], alpha=0.35, lw=0.8, color=style["color"])
+        ax.plot(
+            seed["kl"],
+            seed["mean_answer_reward"],
+            alpha=0.35,
+            lw=0.8,
+            color=style["color"],
+        )
     mean = rows.groupby("step")[["kl", "mean_answer_reward"]].mean()
-    ax.plot(mean["kl"], mean["mean_answer_reward"], marker="o", ms=4, label=f"{method} (n = {rows['seed'].nunique()} seeds)", **style)
-ax.set(xlabel="distance from the reference, nats an answer", ylabel="share right")
+    ax.plot(
+        mean["kl"],
+        mean["mean_answer_reward"],
+        marker="o",
+        ms=4,
+        label=f"{method} (n = {rows['seed'].nunique()} seeds)",
+        **style,
+    )
+ax.set(
+    xlabel="distance from the reference, nats an answer", ylabel="share right"
+)
 ax.legend()
 plt.show()
 
@@ -726,7 +765,9 @@ print(compare(answered, "PPO, KL", "GRPO, KL"))
 if profile == "pocket":
     cured = compare(answered, "GRPO, KL", "GRPO, no KL")
     assert cured.word == "better"
-    distance = final_values(results, "curve_kl").groupby("variant")["value"].mean()
+    distance = (
+        final_values(results, "curve_kl").groupby("variant")["value"].mean()
+    )
     assert distance["GRPO, KL"] < 0.3 * distance["GRPO, no KL"]
 
 # %% [markdown]
@@ -872,7 +913,9 @@ def exact_kl(theta: Tensor) -> Tensor:
 
 
 # %% tags=["check"]
-theta = torch.tensor([0.3, 2.0, -0.1], dtype=torch.float64, requires_grad=True)
+theta = torch.tensor(
+    [0.3, 2.0, -0.1], dtype=torch.float64, requires_grad=True
+)
 exact_gradient = torch.autograd.grad(exact_kl(theta), theta)[0]
 of_tokens = answer_log_probs(theta)
 of_answers = of_tokens.sum(dim=1).detach().exp()

@@ -714,5 +714,5 @@ assert pairs_needed(0.55) == 381
 # %% [markdown]
 # ## Next
 #
-# {doc}`27_benchmarks` measures what training on pairs has done to a model. Chapter 24
-# takes the long way with the same data, a reward model and a policy that it pays.
+# {doc}`27_benchmarks` measures what training on pairs has done to a model. {doc}`24_rlhf_and_kl`
+# takes the long way from pairs to a policy: a reward model, and a policy that it pays.
