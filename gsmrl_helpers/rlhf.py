@@ -53,9 +53,16 @@ def imitate(trainer: Trainer) -> None:
     trainer.reference = copy.deepcopy(trainer.model).eval()
 
 
-def rate_answers(trainer: Trainer, split: str = "train") -> list[PreferencePair]:
-    """Pairs of the policy's answers to problems that it has not imitated, rated by the verifier."""
-    problems = load_problems(trainer.config, split)[N_EXAMPLES : N_EXAMPLES + N_RATED]
+def rate_answers(
+    trainer: Trainer, split: str = "train", n_problems: int = N_RATED
+) -> list[PreferencePair]:
+    """Pairs of the policy's answers to problems that it has not imitated, rated by the verifier.
+
+    Args:
+        split: whose problems are asked, those after the first `N_EXAMPLES`.
+        n_problems: how many, with `N_ANSWERS` answers and at most `PAIRS_PER_PROMPT` pairs each.
+    """
+    problems = load_problems(trainer.config, split)[N_EXAMPLES : N_EXAMPLES + n_problems]
     rollouts = trainer.sample(problems, N_ANSWERS, f"rated {split}", 0)
     return verifier_pairs(rollouts, per_prompt=PAIRS_PER_PROMPT, seed=trainer.config.seed)
 

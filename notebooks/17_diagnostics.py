@@ -228,8 +228,8 @@ show("healthy")
 # the first step there is nothing to train on. Training metrics are of the answers from which a
 # step was made, validation metrics of the policy after it.
 #
-# The other two. Where no answer of a step is right, as in five late steps of the collapsed run, right
-# answers have no length either; it is not 0.
+# The other two. Where no answer of a step is right, as in five late steps of the collapsed run,
+# right answers have no length either; it is not 0.
 
 # %%
 show("collapsed")

@@ -20,15 +20,15 @@
 # which of its estimates has which gradient, build PPO from GRPO's parts, and read from a run that
 # a reward model is being hacked.
 #
-# **You need** reward models, {doc}`23_reward_models`, the clipped loss, {doc}`11_policy_gradient_loss`
-# and {doc}`20_importance_weighting`, and fine-tuning, {doc}`26_sft`, of which a sentence is enough.
-# **Reading** takes 35 minutes, **running** one minute, on a **CPU**.
+# **You need** reward models, {doc}`23_reward_models`, the clipped loss,
+# {doc}`11_policy_gradient_loss` and {doc}`20_importance_weighting`, and fine-tuning, {doc}`26_sft`,
+# of which a sentence is enough. **Reading** takes 35 minutes, **running** one minute, on a **CPU**.
 # ```
 #
 # *Reinforcement learning from human feedback* is three stages {cite}`ouyang2022instructgpt`. The
-# policy imitates written answers (SFT). People choose between two of its answers, and a reward model
-# learns their choices (RM). The policy is trained by RL on the reward model's score, and held near
-# the policy that it started from by a KL penalty.
+# policy imitates written answers (SFT). People choose between two of its answers, and a reward
+# model learns their choices (RM). The policy is trained by RL on the reward model's score, and held
+# near the policy that it started from by a KL penalty.
 #
 # Here all three are run with the checker in the place of the people. That is for the sake of
 # observation: the training sees the reward model only, and the checker says what the answers are
@@ -80,11 +80,11 @@ profile = "pocket"
 #
 # $r$ is the reward model's score and $\pi_\text{ref}$ the policy after SFT, frozen. Both terms are
 # means over the policy's own answers, so they are one mean: that of
-# $r(y) - \beta \log(\pi(y)/\pi_\text{ref}(y))$. And the logarithm of a whole answer is a sum over its
-# tokens. The penalty can be handed out token by token, *as a reward*.
+# $r(y) - \beta \log(\pi(y)/\pi_\text{ref}(y))$. And the logarithm of a whole answer is a sum over
+# its tokens. The penalty can be handed out token by token, *as a reward*.
 #
-# Take an answer of three tokens whose log-ratios are .2, −.1 and .5. The reward model gives it 1, and
-# $\beta = .1$. Then the tokens earn −.02, .01 and 1 − .05, together .94.
+# Take an answer of three tokens whose log-ratios are .2, −.1 and .5. The reward model gives it 1,
+# and $\beta = .1$. Then the tokens earn −.02, .01 and 1 − .05, together .94.
 
 
 # %% tags=["definition"]
@@ -126,8 +126,8 @@ assert abs(earned.sum().item() - 0.94) < 1e-6
 # %% [markdown]
 # ## Three estimates, and their gradients
 #
-# GRPO puts the penalty elsewhere: into the loss, with an estimate of the KL at each token. Three are
-# in use {cite}`schulman2020kl`. With $x = \log \pi_\text{ref} - \log \pi$ of the sampled token:
+# GRPO puts the penalty elsewhere: into the loss, with an estimate of the KL at each token. Three
+# are in use {cite}`schulman2020kl`. With $x = \log \pi_\text{ref} - \log \pi$ of the sampled token:
 #
 # $$k_1 = -x, \qquad k_2 = x^2/2, \qquad k_3 = e^x - 1 - x.$$
 #
@@ -167,9 +167,9 @@ assert abs(means["k1"] - exact) < 1e-12 and abs(means["k3"] - exact) < 1e-12
 assert abs(means["k2"] - exact) > 0.04
 
 # %% [markdown]
-# A loss does nothing with its value, though. It acts through its gradient, and there the three differ
-# in another way. The sampled tokens are constants, so what an optimizer follows is the mean of
-# $\nabla k$ over tokens drawn from $\pi$, not the gradient of the mean.
+# A loss does nothing with its value, though. It acts through its gradient, and there the three
+# differ in another way. The sampled tokens are constants, so what an optimizer follows is the mean
+# of $\nabla k$ over tokens drawn from $\pi$, not the gradient of the mean.
 
 
 # %%
@@ -207,11 +207,12 @@ assert torch.allclose(gradients["k3"], forward, atol=1e-12)
 assert not torch.allclose(reverse, forward, atol=0.01)
 
 # %% [markdown]
-# - $k_1$, unbiased as a value, has no gradient at all on average: only noise. (That it does not even
-#   contain the reference is shown in {doc}`20_importance_weighting`.)
+# - $k_1$, unbiased as a value, has no gradient at all on average: only noise. (That it does not
+#   even contain the reference is shown in {doc}`20_importance_weighting`.)
 # - $k_2$, biased as a value, has exactly the gradient of $\mathrm{KL}(\pi \,\|\, \pi_\text{ref})$.
 # - $k_3$, unbiased and never negative, follows the gradient of the *other* divergence,
-#   $\mathrm{KL}(\pi_\text{ref} \,\|\, \pi)$. Where the two policies are close that is nearly the same.
+#   $\mathrm{KL}(\pi_\text{ref} \,\|\, \pi)$. Where the two policies are close that is nearly the
+#   same.
 #
 # The three lines of the proof are sympy's: differentiate in $\log\pi$, take the mean.
 
@@ -227,12 +228,12 @@ assert weights == {"k1": 1, "k2": -x, "k3": 1 - sp.exp(x)}
 
 # %% [markdown]
 # The weight stands before $\nabla\log\pi$. A weight of 1 averages to nothing, since
-# $\mathbb{E}_\pi[\nabla\log\pi] = 0$. The weight $-x = \log(\pi/\pi_\text{ref})$ is the log-ratio itself,
-# and makes the gradient of the reverse divergence. And
-# $\mathbb{E}_\pi[(1 - \pi_\text{ref}/\pi)\nabla\log\pi] = -\mathbb{E}_{\pi_\text{ref}}[\nabla\log\pi]$.
+# $\mathbb{E}_\pi[\nabla\log\pi] = 0$. The weight $-x = \log(\pi/\pi_\text{ref})$ is the log-ratio
+# itself, and makes the gradient of the reverse divergence. And
+# $\mathbb{E}_\pi[(1 - \pi_\text{ref}/\pi)\nabla\log\pi] = -\mathbb{E}_\text{ref}[\nabla\log\pi]$.
 #
-# As a *reward*, $k_1$ is right: there it is multiplied with $\nabla\log\pi$ by the policy gradient, which
-# gives it the weight that $k_2$ has as a loss.
+# As a *reward*, $k_1$ is right: there it is multiplied with $\nabla\log\pi$ by the policy gradient,
+# which gives it the weight that $k_2$ has as a loss.
 
 # %% tags=["check"]
 parameters = logits.clone().requires_grad_()
@@ -246,13 +247,14 @@ assert torch.allclose(as_reward, reverse, atol=1e-12)
 # ## A value at every token
 #
 # GRPO needs eight answers to a problem to know what one of them is worth. PPO
-# {cite}`schulman2017ppo` asks a second network, the *value model*: before each token it predicts what
-# the answer will earn from there on. The advantage of a token is by how much things went better than
-# predicted.
+# {cite}`schulman2017ppo` asks a second network, the *value model*: before each token it predicts
+# what the answer will earn from there on. The advantage of a token is by how much things went
+# better than predicted.
 #
 # Two ways of saying "went" stand at the ends of a scale. Compare the prediction with what finally
-# came out, $\lambda = 1$: right on average, and noisy. Or with the next prediction, $\lambda = 0$: quiet,
-# and wrong where predictions are. *Generalized advantage estimation* {cite}`schulman2016gae` mixes them:
+# came out, $\lambda = 1$: right on average, and noisy. Or with the next prediction, $\lambda = 0$:
+# quiet, and wrong where predictions are. *Generalized advantage estimation* {cite}`schulman2016gae`
+# mixes them:
 #
 # $$A_t = \sum_{k \ge 0} (\gamma\lambda)^k \delta_{t+k}, \qquad
 # \delta_t = r_t + \gamma V_{t+1} - V_t.$$
@@ -291,8 +293,8 @@ def generalized_advantages(
 
 # %% [markdown]
 # Three tokens, of which the last earns 1, and a value model that predicts .5 everywhere. Nothing
-# surprises it before the end, where .5 more than predicted comes in. With $\lambda = 1$ all three tokens
-# get that .5; with 0 the last one alone; with ½ it is halved at each step back.
+# surprises it before the end, where .5 more than predicted comes in. With $\lambda = 1$ all three
+# tokens get that .5; with 0 the last one alone; with ½ it is halved at each step back.
 
 # %% tags=["check"]
 rewards = torch.tensor([[0.0, 0.0, 1.0]])
@@ -306,8 +308,8 @@ for lam, wanted in {
     assert found.tolist() == [wanted]
 
 # %% [markdown]
-# The values are trained on the squared distance from the returns, and clipped like the ratio, so that
-# one batch can't move them far.
+# The values are trained on the squared distance from the returns, and clipped like the ratio, so
+# that one batch can't move them far.
 
 
 # %% tags=["definition"]
@@ -345,10 +347,10 @@ for moved, error, slope in ((0.1, 0.405, -0.9), (0.5, 0.32, 0.0)):
 # $$\min\big(\rho_t A_t,\ \mathrm{clip}(\rho_t, 1-\epsilon, 1+\epsilon) A_t\big), \qquad
 # \rho_t = \frac{\pi_\theta(y_t)}{\pi_\text{old}(y_t)}.$$
 #
-# They differ in $A_t$. GRPO has the rewards of a group, and subtracts their mean and divides by their
-# standard deviation: one number for all tokens of an answer, no second network. PPO has a value model
-# and an advantage for each token. Give PPO a value model that always predicts the group's mean, with
-# $\lambda = 1$ and no KL, and out comes GRPO without its division.
+# They differ in $A_t$. GRPO has the rewards of a group, and subtracts their mean and divides by
+# their standard deviation: one number for all tokens of an answer, no second network. PPO has a
+# value model and an advantage for each token. Give PPO a value model that always predicts the
+# group's mean, with $\lambda = 1$ and no KL, and out comes GRPO without its division.
 
 # %% tags=["check"]
 generator = torch.Generator().manual_seed(24)
@@ -372,13 +374,14 @@ from_grpo, _ = compute_policy_gradient_loss(by_grpo, new, "grpo", old, 0.2)
 assert torch.allclose(from_ppo[answers], from_grpo[answers])
 
 # %% [markdown]
-# What is left are the surroundings, and in three minutes one names these: where the KL penalty stands
-# (in PPO's rewards, in GRPO's loss), how tokens are averaged, and the price. PPO keeps four models.
+# What is left are the surroundings, and in three minutes one names these: where the KL penalty
+# stands (in PPO's rewards, in GRPO's loss), how tokens are averaged, and the price. PPO keeps four
+# models.
 #
 # ## Four models in memory
 #
-# A model that is trained with AdamW in float32 takes 16 bytes a parameter: the weight, its gradient,
-# and two moments, 4 each. One that only answers takes 4. Activations come on top of it.
+# A model that is trained with AdamW in float32 takes 16 bytes a parameter: the weight, its
+# gradient, and two moments, 4 each. One that only answers takes 4. Activations come on top of it.
 
 # %%
 TRAINED, FROZEN = 16, 4
@@ -403,7 +406,7 @@ table["bytes a parameter"] = table.sum(axis=1)
 table["GB for OLMo-2-1B"] = (table["bytes a parameter"] * gigabytes).round(1)
 HTML(
     as_html(
-        table.astype({c: int for c in table.columns[:-1]})
+        table.astype(dict.fromkeys(table.columns[:-1], int))
         .rename_axis("method")
         .reset_index()
     )
@@ -431,26 +434,41 @@ trainer = Trainer.from_config(config)
 imitate(trainer)
 
 # %% [markdown]
-# The second: it answers 128 problems that it has not imitated, eight times each. The checker chooses
-# between pairs of answers, and a reward model learns the choices. On pairs from other problems, which
-# it has not seen, it ranks two in three right. A coin would rank one in two.
+# The second: it answers problems that it has not imitated, eight times each. The checker chooses
+# between pairs of answers, and a reward model learns the choices. Here that is done with 40
+# problems, to be quick; the recorded runs below take 128.
 
 # %%
-from gsmrl_helpers.reward_model import pairs_ranked_right, train_reward_model
+from gsmrl_helpers.reward_model import train_reward_model
 from gsmrl_helpers.rlhf import rate_answers
 
-pairs = rate_answers(trainer)
-reward_model, _ = train_reward_model(trainer.model, trainer.tokenizer, pairs)
-right = pairs_ranked_right(reward_model, rate_answers(trainer, "dev"))
+pairs = rate_answers(trainer, n_problems=40)
+reward_model, losses = train_reward_model(
+    trainer.model, trainer.tokenizer, pairs
+)
 
 # %% tags=["check"]
-assert 300 < len(pairs) <= 512
-assert 0.58 < right.float().mean() < 0.78
+assert 60 < len(pairs) <= 160
+assert abs(losses[0] - math.log(2)) < 1e-6  # an untrained head scores all 0
 
 # %% [markdown]
-# That is much less than the .87 of chapter 23's. The untrained policy there answers half of the
-# problems out of format, which is easy to see. After SFT nearly all answers are in format, and what
-# tells right from wrong is the arithmetic.
+# On pairs from other problems, the four reward models of the recorded runs rank two in three right.
+# A coin would rank one in two.
+
+# %%
+results = read_recording("rlhf", profile)
+ranked = results[results["metric"] == "pairs_ranked_right"]
+ranked.pivot(index="variant", columns="seed", values="value").round(2)
+
+# %% tags=["check"]
+if profile == "pocket":
+    assert ranked["value"].between(0.63, 0.72).all()
+    assert (ranked.groupby("seed")["value"].nunique() == 1).all()
+
+# %% [markdown]
+# That is much less than the .87 of {doc}`23_reward_models`. The untrained policy there answers half
+# of the problems out of format, which is easy to see. After SFT nearly all answers are in format,
+# and what tells right from wrong is the arithmetic.
 #
 # The third stage is GRPO's loop, but for one line. The scores take the place of the rewards; the
 # checker's grades stay beside them, for us.
@@ -584,11 +602,10 @@ assert miss(after.values) < miss(before.values)
 # ## The score rises, the answers get worse
 #
 # The run was recorded with four seeds, each with an SFT policy and a reward model of its own: GRPO
-# without the penalty, GRPO with it ($\beta = .3$, in the loss, by $k_3$), and PPO with it ($\beta = .1$, as
-# a token reward). All take 25 steps of 256 answers, in two clipped updates each.
+# without the penalty, GRPO with it ($\beta = .3$, in the loss, by $k_3$), and PPO with it
+# ($\beta = .1$, as a token reward). All take 25 steps of 256 answers, in two clipped updates each.
 
 # %%
-results = read_recording("rlhf", profile)
 panels = {
     "Reward model's score": ("mean_reward", "score, logits"),
     "Checker's verdict": ("mean_answer_reward", "share right"),
@@ -603,12 +620,25 @@ figure.legend(*handles, loc="outside lower center", ncols=3)
 plt.show()
 
 # %% [markdown]
-# *Means over the 256 sampled answers of each step; seeds faint, the mean with μ ± 1.96 σ/√n. Left, what
-# is trained on: it rises in every run. Middle, what was meant: it rises at first, and without the
-# penalty it falls below its start while the score goes on rising. Right, how far each run has gone.*
-#
-# At the end each policy answered the same 256 validation problems. Beside it, the SFT policy that it
-# started from:
+# *Means over the 256 sampled answers of each step; seeds faint, the mean with μ ± 1.96 σ/√n. Left,
+# what is trained on: it rises in every run, with the penalty nearly as high as without. Middle,
+# what was meant: without the penalty it falls while the score rises. Right, how far each run has
+# gone.*
+
+# %% tags=["check"]
+in_fives = binned(results, 5)
+if profile == "pocket":
+    means = in_fives.groupby(["variant", "metric", "step"])["value"].mean()
+    free, held = means["GRPO, no KL"], means["GRPO, KL"]
+    assert free["mean_reward"].is_monotonic_increasing
+    assert free["mean_answer_reward"].is_monotonic_decreasing
+    assert free["mean_answer_reward"].iloc[-1] < 0.25
+    assert held["mean_reward"].iloc[-1] > 0.85 * free["mean_reward"].iloc[-1]
+    assert free["kl"].iloc[-1] > 5 > 1.2 > held["kl"].iloc[-1]
+
+# %% [markdown]
+# At the end each policy answered the same 256 validation problems. Beside it, the SFT policy that
+# it started from:
 
 # %%
 answered = final_values(results, "curve_mean_answer_reward")
@@ -633,9 +663,9 @@ if profile == "pocket":
     assert verdicts["GRPO, no KL"] == "worse"
 
 # %% [markdown]
-# Nothing in the columns that the training sees says that anything is wrong. The loss is as ever, the
-# score rises, the answers are in format and about as long as before. That is what *hacking a reward*
-# looks like from within: one has to look at something that is not paid for.
+# Nothing in the columns that the training sees says that anything is wrong. The loss is as ever,
+# the score rises, the answers are in format and about as long as before. That is what *hacking a
+# reward* looks like from within: one has to look at something that is not paid for.
 #
 # ## What it does instead
 #
@@ -687,33 +717,44 @@ if profile == "pocket":
     assert hacked["in_format"] > 0.95
 
 # %% [markdown]
-# It calculates more, and more carelessly. Of the calculations in the answers kept, this share comes
-# out: fewer than before. The best-paid answers of one run:
+# Without the penalty the policy calculates more than the SFT policy did, and more carelessly: a
+# smaller share of its calculations comes out, and its answers are in format nearly always. The
+# best-paid answers of one run:
 
 # %%
 from gsmrl_helpers.recorded_rollouts import best_paid
 
-last = kept.query("variant == 'GRPO, no KL' and step > 0 and seed == 0")
+last = kept.query("variant == 'GRPO, no KL' and step > 0 and seed == 1")
 shown = best_paid(last, 8).assign(score=lambda rows: rows["reward"].round(2))
 columns = ["question", "gold", "response", "score"]
 HTML(as_html(shown[columns].astype(str)))
 
+# %% [markdown]
+# The calculations are there, and their results are round. It is this run's own habit: in others of
+# the four, other numbers are favoured.
+
+# %%
+ended = kept[(kept["variant"] == "GRPO, no KL") & (kept["step"] > 0)]
+number = ended["response"].str.extract(r"<answer> (\d+) ", expand=False)
+round_share = number.str.endswith("0").groupby(ended["seed"]).mean()
+round_share.rename("answers that end in 0").round(2).to_frame().T
+
 # %% tags=["check"]
 if profile == "pocket":
-    assert 0 < (shown["answer_reward"] == 0).sum()
+    assert (shown["answer_reward"] == 0).sum() >= 4
+    assert round_share.max() > 0.5 > 0.3 > round_share.min()
 
 # %% [markdown]
 # Chapter 23 found by editing answers that such a reward model pays for a calculation in format, and
-# hardly for its result. Here a policy found the same, by trying. The reward model ranked two of three
-# held-out pairs right, and on the answers that the policy gives *now* that is not known any more: it
-# was trained on answers of the SFT policy, and every nat of distance takes the policy to where it has
-# seen less. The pattern, score and quality rising together and then parting along the distance, is
-# what Gao et al. {cite}`gao2022overoptimization` measured at large scale.
+# hardly for its result. Here a policy found the same, by trying. The reward model ranked two of
+# three held-out pairs right, and on the answers that the policy gives *now* that is not known any
+# more: it was trained on answers of the SFT policy, and every nat of distance takes the policy to
+# where it has seen less. The pattern, score and quality rising together and then parting along the
+# distance, is what Gao et al. {cite}`gao2022overoptimization` measured at large scale.
 
 # %% tags=["hide-input"]
-along = results[results["metric"].isin(["kl", "mean_answer_reward"])]
 wide = (
-    binned(along, 5)
+    in_fives[in_fives["metric"].isin(["kl", "mean_answer_reward"])]
     .pivot_table(
         index=["variant", "seed", "step"], columns="metric", values="value"
     )
@@ -747,14 +788,14 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# *The checker's verdict against the distance, means over five steps; each run goes from left to right.
-# All methods share the rise within the first half nat. Only the run without the penalty goes far, and
-# pays for it.*
+# *The checker's verdict against the distance, means over five steps. The runs with the penalty stay
+# within about a nat of the reference, and near its share of right answers or above it. Those
+# without go on, and the farther they are, the fewer answers are right.*
 #
 # ## What the penalty buys, and what it costs
 #
 # The penalty says nothing about right and wrong. It holds the policy where the reward model was
-# trained, so that the score there still means something.
+# trained, so that the score there still means something. On the validation problems at the end:
 
 # %%
 for method in ("GRPO, KL", "PPO, KL"):
@@ -771,45 +812,77 @@ if profile == "pocket":
     assert distance["GRPO, KL"] < 0.3 * distance["GRPO, no KL"]
 
 # %% [markdown]
-# **PPO against GRPO**, on the same reward models and with as many answers: the last line above is the
-# comparison that was run. The two $\beta$ are not the same dial. In GRPO the rewards were divided by
-# the group's standard deviation before the penalty was added; a $\beta$ in the loss is worth
-# $\beta$ times that deviation in units of the score.
+# **PPO against GRPO**, on the same reward models and with as many answers: the last line above is
+# the comparison that was run. The two $\beta$ are not the same dial. In GRPO the rewards were
+# divided by the group's standard deviation before the penalty was added; a $\beta$ in the loss is
+# worth $\beta$ times that deviation in units of the score.
 #
 # What the penalty costs is a third model in memory, one more pass over each batch, and the way: it
 # pulls back what is good and far, too. So with a checker for a reward it is often left out
-# ({doc}`20_importance_weighting`), since a checker can't be talked round by what a policy writes, though
-# its holes can be found. It comes back where the reward is a trained model, where answers decay into
-# mixed languages or loops, and where many epochs go over few problems.
+# ({doc}`20_importance_weighting`), since a checker can't be talked round by what a policy writes,
+# though its holes can be found. It comes back where the reward is a trained model, where answers
+# decay into mixed languages or loops, and where many epochs go over few problems.
 #
 # ## Which method when
 #
-# | | PPO | GRPO | DPO | RLAIF |
-# |---|---|---|---|---|
-# | needs | a reward for any answer | the same | pairs | a model that judges, then one of the three |
-# | samples while it trains | yes | yes, a group a prompt | no | as the method that follows |
-# | models in memory | policy, value, reference, reward | policy, reward or a checker, a reference if $\beta > 0$ | policy, reference | the judge beside them, or before |
-# | advantage | a value at each token | the group's mean | none | – |
-# | KL | in the rewards | in the loss, or none | in the derivation | – |
-# | choose it | long answers whose parts differ in worth | a checker, or short answers | pairs that are there, little memory | where people are too slow or too few |
+# ```{list-table}
+# :header-rows: 1
+# * -
+#   - PPO
+#   - GRPO
+#   - DPO
+#   - RLAIF
+# * - needs
+#   - a reward for any answer
+#   - a reward for any answer
+#   - pairs
+#   - a model that judges, and one of the other three
+# * - samples while it trains
+#   - yes
+#   - yes, a group a prompt
+#   - no
+#   - as the method that follows
+# * - models in memory
+#   - policy, value, reference, reward
+#   - policy; a reward model or a checker; a reference if β > 0
+#   - policy, reference
+#   - the judge, before or beside them
+# * - advantage
+#   - a value at each token
+#   - the group's mean
+#   - none
+#   - as the method that follows
+# * - KL
+#   - in the rewards
+#   - in the loss, or none
+#   - in the derivation
+#   - as the method that follows
+# * - choose it for
+#   - long answers whose parts differ in worth
+#   - a checker; short answers
+#   - pairs that are there; little memory
+#   - too few people, or too slow ones
+# ```
 #
-# RLAIF {cite}`lee2023rlaif` is no other algorithm. The pairs are chosen by a model, and what that model
-# prefers is what will be learnt; the chapter's run was one, with a checker that is always right.
+# RLAIF {cite}`lee2023rlaif` is no other algorithm. The pairs are chosen by a model, and what that
+# model prefers is what will be learnt; the chapter's run was one, with a checker that is always
+# right.
 #
-# *Test-time compute* spends where all of these save. A policy that answers eight times and takes the
-# majority, or a longer thought, gains without training, at every question again. Training moves
+# *Test-time compute* spends where all of these save. A policy that answers eight times and takes
+# the majority, or a longer thought, gains without training, at every question again. Training moves
 # what one answer achieves; `pass@8` in {doc}`14_on_policy_results` shows how much more eight would.
 #
 # ## Take away
 #
-# - RLHF is SFT, a reward model of pairs, and RL on its score minus $\beta$ times the KL divergence from
-#   the SFT policy. The divergence of an answer is a sum over its tokens, and so can be a token reward.
+# - RLHF is SFT, a reward model of pairs, and RL on its score minus $\beta$ times the KL divergence
+#   from the SFT policy. The divergence of an answer is a sum over its tokens, and so can be a token
+#   reward.
 # - $k_1$ belongs into the reward: as a loss it has no gradient on average. As losses, $k_2$ follows
 #   $\nabla\mathrm{KL}(\pi\|\pi_\text{ref})$ and $k_3$ that of the other direction.
-# - PPO and GRPO maximise one clipped surrogate. PPO's advantage comes from a value model, GRPO's from
-#   a group. PPO holds four models, DPO two.
-# - A score that rises is no news about what it stands for. Look at something that is not paid for, and
-#   read the best-paid answers.
+# - PPO and GRPO maximise one clipped surrogate. PPO's advantage comes from a value model, GRPO's
+#   from a group. PPO holds four models, DPO two.
+# - A score that rises is no news about what it stands for. Look at something that is not paid for,
+#   and read the best-paid answers.
 # - The penalty does not correct a reward model. It keeps the policy where the model is still right.
 #
 # ## Exercises
@@ -818,10 +891,10 @@ if profile == "pocket":
 # ```{exercise} How far is the best of n?
 # :label: ex-24-best-of-n
 #
-# *Medium, 10 minutes.* Instead of training one can draw $n$ answers and keep the best-paid. That is a
-# policy as well, and its divergence from the one that it draws from does not depend on the scores, if
-# no two are equal: $\log n - (n-1)/n$. Write `nats_of_best_of(n)`, and say how many answers go as far as
-# 2 nats.
+# *Medium, 10 minutes.* Instead of training one can draw $n$ answers and keep the best-paid. That is
+# a policy as well, and its divergence from the one that it draws from does not depend on the
+# scores, if no two are equal: $\log n - (n-1)/n$. Write `nats_of_best_of(n)`, and say how many
+# answers go as far as 2 nats.
 #
 # :::{dropdown} Hint
 # The best of $n$ has rank $u$ (0 lowest, 1 highest) with the density $n u^{n-1}$; the divergence is
@@ -829,8 +902,8 @@ if profile == "pocket":
 # :::
 #
 # :::{dropdown} Worked answer
-# $\int_0^1 n u^{n-1} \log(n u^{n-1})\,du = \log n + (n-1)\int_0^1 n u^{n-1}\log u\,du$, and the last integral
-# is $-1/n$. Twenty answers go 2.05 nats far, nineteen 2.00.
+# $\int_0^1 n u^{n-1} \log(n u^{n-1})\,du = \log n + (n-1)\int_0^1 n u^{n-1}\log u\,du$, and the
+# last integral is $-1/n$. Twenty answers go 2.05 nats far, nineteen 2.00.
 # :::
 # ```
 
@@ -853,8 +926,8 @@ assert nats_of_best_of(18) < 2 <= nats_of_best_of(20)
 # :label: ex-24-lambda-one
 #
 # *Easy, 5 minutes.* Write `advantages_to_the_end(rewards, values)` for (B, T) rewards and values of
-# answers that fill their rows: the rewards from a token to the end, minus what was predicted there. No
-# loop. Which $\lambda$ is it?
+# answers that fill their rows: the rewards from a token to the end, minus what was predicted there.
+# No loop. Which $\lambda$ is it?
 #
 # :::{dropdown} Hint
 # `cumsum` adds up from the left; `flip(1)` turns a row round.
@@ -879,20 +952,20 @@ assert not torch.allclose(advantages_to_the_end(some, predicted), by_gae)
 # ```{exercise} What a token does to later ones
 # :label: ex-24-later-tokens
 #
-# *Hard, 20 minutes.* Answers of two tokens, each 0 or 1. `theta` has three logits: of a 1 at first, of
-# a 1 after a 0, of a 1 after a 1. The reference is a fair coin at each token. Write `exact_kl(theta)`,
-# the divergence of whole answers. The check compares its gradient with that of $k_2$ in the loss,
-# summed over tokens. In which of the three logits do they differ, and why?
+# *Hard, 20 minutes.* Answers of two tokens, each 0 or 1. `theta` has three logits: of a 1 at first,
+# of a 1 after a 0, of a 1 after a 1. The reference is a fair coin at each token. Write
+# `exact_kl(theta)`, the divergence of whole answers. The check compares its gradient with that of
+# $k_2$ in the loss, summed over tokens. In which of the three logits do they differ, and why?
 #
 # :::{dropdown} Hint
 # Four answers, each with a probability that is a product of two. `answer_log_probs` has them.
 # :::
 #
 # :::{dropdown} Worked answer
-# In the first. It decides not only how unlike the reference the first token is, but also which second
-# token is met, and so how much divergence is still to come. A penalty in the loss acts on each token
-# for itself and does not see that. As a reward, the penalties of later tokens are part of what an
-# earlier one brings about, and the gradient is the whole one.
+# In the first. It decides not only how unlike the reference the first token is, but also which
+# second token is met, and so how much divergence is still to come. A penalty in the loss acts on
+# each token for itself and does not see that. As a reward, the penalties of later tokens are part
+# of what an earlier one brings about, and the gradient is the whole one.
 # :::
 # ```
 
@@ -928,5 +1001,5 @@ assert abs(exact_gradient[0] - by_token[0]) > 0.02
 # %% [markdown]
 # ## Next
 #
-# {doc}`25_dpo` leaves out the reward model and the sampling: the objective at the top of this chapter
-# has a best policy in closed form, and that turns it into one loss on pairs.
+# {doc}`25_dpo` leaves out the reward model and the sampling: the objective at the top of this
+# chapter has a best policy in closed form, and that turns it into one loss on pairs.

@@ -62,10 +62,9 @@ def test_rated_problems_are_not_those_that_were_imitated(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rlhf, "N_EXAMPLES", 5)
-    monkeypatch.setattr(rlhf, "N_RATED", 3)
     sample, asked = trainer.sample, []
     monkeypatch.setattr(trainer, "sample", lambda *a: asked.extend(a[0]) or sample(*a))
-    pairs = rate_answers(trainer)
+    pairs = rate_answers(trainer, n_problems=3)
     assert asked == load_problems(SMALL, "train")[5:8]
     assert all(isinstance(pair, PreferencePair) for pair in pairs)
 
