@@ -19,8 +19,8 @@
 # **You will be able to** find out which parts of the course you can explain without looking them
 # up: fourteen questions, six things that you should be able to do, and one interview answer.
 #
-# **You need** the chapters before this one; each answer says which. **Reading** takes 40 minutes if
-# you answer before you unfold, **running** a few seconds, on a **CPU**.
+# **You need** the chapters before this one; each answer says which. Answer before you unfold.
+# **Reading** takes 40 minutes, **running** a few seconds, on a **CPU**.
 # ```
 #
 # Answer each question in words, on paper, before you unfold the answer. Where an answer has a
