@@ -68,9 +68,18 @@ def signature(definition: Definition) -> str:
             return definition.name
         arguments = found[0].args
         arguments.args = arguments.args[1:]  # self
-        return f"{definition.name}({ast.unparse(arguments)})"
+        return f"{definition.name}({ast.unparse(WithoutFStrings().visit(arguments))})"
     result = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
-    return f"{definition.name}({ast.unparse(definition.args)}){result}"
+    arguments = ast.unparse(WithoutFStrings().visit(definition.args))
+    return f"{definition.name}({arguments}){result}"
+
+
+class WithoutFStrings(ast.NodeTransformer):
+    """Puts `...` in the place of a default that is an f-string, which Sphinx can't read."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Constant:
+        """Leave the default open."""
+        return ast.copy_location(ast.Constant(...), node)
 
 
 def method_lines(definition: ast.ClassDef) -> list[str]:

@@ -100,3 +100,9 @@ def test_the_map_of_chapters_has_the_minutes_of_the_box(small):
     write_notebook(notebook, path)
     with pytest.raises(ChapterMapError, match="14_x: the box"):
         chapters_markdown(small)
+
+
+def test_a_default_that_is_an_f_string_is_left_open():
+    (definition,) = ast.parse("def rise(metric: str = f'train_{NAME}', n: int = 2): ...").body
+    text = definition_markdown(definition, "gsmrl_helpers.x", "")
+    assert text.splitlines()[0].endswith("gsmrl_helpers.x.rise(metric: str=..., n: int=2)")
