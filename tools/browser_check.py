@@ -1,10 +1,11 @@
 """Look at a built site in headless Chromium.
 
-Usage: python tools/browser_check.py SITE [--only TEXT] [--screenshots DIR]
+Usage: python tools/browser_check.py SITE [--only TEXT] [--screenshots DIR] [--axe-everywhere]
 
 SITE is served on 127.0.0.1, and every page in it is opened. A page is bad when the console shows an
-error, a request fails or leaves the site, mathematics is not typeset, an image does not load, the
-page scrolls sideways at 390 px, or axe finds a violation that it calls serious or critical. Then a
+error, a request fails or leaves the site, mathematics is not typeset, an image does not load, or
+the page scrolls sideways at 390 px. On a page of each kind, or on all where that is asked for, axe
+looks for violations that it calls serious or critical, which takes long on a long chapter. Then a
 few things that a reader does are done: `browser_reader`.
 """
 
@@ -36,6 +37,7 @@ FLAGS = [
     "--disable-sync",
 ]
 PHONE = {"width": 390, "height": 844}
+OF_EACH_KIND = ("book/welcome.html", "book/glossary.html", "notebooks/16_prompt_ablation.html")
 
 # What a reader would see as broken, found in the page itself.
 FIND_FAULTS = """() => {
@@ -162,6 +164,7 @@ def main() -> int:
     parser.add_argument("site", type=Path)
     parser.add_argument("--screenshots", type=Path, help="folder for pictures, light and dark")
     parser.add_argument("--only", help="check the pages whose path contains this text")
+    parser.add_argument("--axe-everywhere", action="store_true", help="axe on every page: minutes")
     arguments = parser.parse_args()
     executable = find_browser()
     if executable is None:
@@ -187,7 +190,9 @@ def main() -> int:
                 stem = name.removesuffix(".html").replace("/", "-")
                 folder = arguments.screenshots
                 picture = folder / f"{stem}-{scheme}.png" if folder else None
-                faults += look_at(browser, address, name, scheme, picture, axe)
+                with_axe = arguments.axe_everywhere or arguments.only or name in OF_EACH_KIND
+                program = axe if with_axe else None
+                faults += look_at(browser, address, name, scheme, picture, program)
         if not arguments.only:
             faults += reader_faults(browser, address, watch)
         browser.close()
