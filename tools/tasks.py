@@ -4,8 +4,8 @@ setup      make .venv and install the project in it, with the pins of constraint
 book       train the pocket policy once (a finished run is kept), build the book with that run in
            it; with PROFILE=two_gpu, with the results that are on record for that profile
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
-test-full  test with the longest tests, too, then axe on every page; what claim cells expect, changed,
-           must turn red; the notebooks again on lesser processors, with one thread and with two
+test-full  test with the longest tests, too, then axe on every page; what claim cells expect,
+           changed, must turn red; the notebooks again on lesser processors, one thread and two
 test-vllm  the engine against a real vLLM server on the CPU, in an environment of its own; skipped,
            with the reason, where that cannot be made
 bench      our kernels beside their peers (Hugging Face, TRL, vLLM where test-vllm has made its
