@@ -662,12 +662,18 @@ gains = (
 )
 if profile == "pocket":
     assert gains.size == 12 and (gains > 0.2).all()  # the score, in every run
+    assert free["mean_format_reward"].iloc[-1] > 0.97
+    assert (
+        1
+        < free["response_length"].iloc[-1] / free["response_length"].iloc[0]
+        < 1.1
+    )
     assert verdicts["GRPO, no KL"] == "worse"
 
 # %% [markdown]
-# Nothing in the columns that the training sees says that anything is wrong. The loss is as ever,
-# the score rises, the answers are in format and about as long as before. That is what *hacking a
-# reward* looks like from within: one has to look at something that is not paid for.
+# Nothing in the columns that the training sees says that anything is wrong. The score rises, the
+# answers are in format and about as long as before. That is what *hacking a reward* looks like from
+# within: one has to look at something that is not paid for.
 #
 # ## What it does instead
 #
