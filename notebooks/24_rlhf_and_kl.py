@@ -838,44 +838,17 @@ if profile == "pocket":
 #
 # ## Which method when
 #
-# ```{list-table}
-# :header-rows: 1
-# * -
-#   - PPO
-#   - GRPO
-#   - DPO
-#   - RLAIF
-# * - needs
-#   - a reward for any answer
-#   - a reward for any answer
-#   - pairs
-#   - a model that judges, and one of the other three
-# * - samples while it trains
-#   - yes
-#   - yes, a group a prompt
-#   - no
-#   - as the method that follows
-# * - models in memory
-#   - policy, value, reference, reward
-#   - policy; a reward model or a checker; a reference if β > 0
-#   - policy, reference
-#   - the judge, before or beside them
-# * - advantage
-#   - a value at each token
-#   - the group's mean
-#   - none
-#   - as the method that follows
-# * - KL
-#   - in the rewards
-#   - in the loss, or none
-#   - in the derivation
-#   - as the method that follows
-# * - choose it for
-#   - long answers whose parts differ in worth
-#   - a checker; short answers
-#   - pairs that are there; little memory
-#   - too few people, or too slow ones
-# ```
+# | | PPO | GRPO | DPO | RLAIF |
+# |---|---|---|---|---|
+# | needs | a reward for any answer | the same | pairs | a model that judges |
+# | samples | yes | yes, a group a prompt | no | as PPO, GRPO or DPO |
+# | models | four | one to three | two | and the judge |
+# | advantage | of a token, by a value | of an answer, by its group | none | as these |
+# | KL | in the rewards | in the loss, or none | in the derivation | as these |
+# | choose it for | long, uneven answers | a checker | pairs at hand, little memory | few people |
+#
+# GRPO's one to three models are the policy, a reward model if there is no checker, and a reference
+# if there is a penalty.
 #
 # RLAIF {cite}`lee2023rlaif` is no other algorithm. The pairs are chosen by a model, and what that
 # model prefers is what will be learnt; the chapter's run was one, with a checker that is always

@@ -111,7 +111,7 @@ def unit_tests(everything: bool) -> Stage:
     command += ["--dist=worksteal", "-m"]
     if everything:
         return Stage("pytest", [*command, "not vllm"], 30 * 60, ONE_THREAD, junit)
-    return Stage("pytest", [*command, "not full and not vllm"], 8 * 60, ONE_THREAD, junit)
+    return Stage("pytest", [*command, "not full and not vllm"], 500, ONE_THREAD, junit)
 
 
 def vllm_tests() -> Stage:
@@ -133,7 +133,7 @@ def test_stages(everything: bool = False) -> list[Stage]:
         nbval("nbval", 560),
         Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 110),
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 45),
-        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 4 * 60),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 220),
     ]
 
 
