@@ -30,7 +30,6 @@ from gsmrl_helpers.reward_model import RewardModel
 from gsmrl_helpers.rollouts import Rollouts
 from gsmrl_helpers.sft import SFTConfig, train_sft
 from gsmrl_helpers.sft_runs import LEARNING_RATE, MAX_TOKENS, N_EXAMPLES, write_examples
-from gsmrl_helpers.tokenization import tokenize_prompt_and_output
 from gsmrl_helpers.world import load_problems
 
 N_RATED, N_ANSWERS, PAIRS_PER_PROMPT = 128, 8, 4  # problems, answers to each, pairs of each
@@ -108,14 +107,9 @@ class PPO:
     def batch(self, rollouts: Rollouts) -> PPOBatch:
         """What is known of the rollouts before the update."""
         trainer = self.trainer
-        tokens = tokenize_prompt_and_output(
-            rollouts.prompts,
-            [completion.text for completion in rollouts.completions],
-            trainer.tokenizer,
-            output_token_ids=[completion.token_ids for completion in rollouts.completions],
-        )
+        batches = list(batches_of(trainer, rollouts))
         ids, labels, mask = (
-            tokens[name].to(trainer.model.device)
+            torch.cat([batch[name] for batch in batches])
             for name in ("input_ids", "labels", "response_mask")
         )
         log_probs = score(trainer, trainer.model, rollouts)
