@@ -92,4 +92,4 @@ def record_dpo(profile: str, path: Path, jobs: int, fresh: bool) -> None:
         )
         for name, beta in BETAS.items()
     }
-    record_studies("dpo", studies, N_SEEDS, profile, path, fresh)
+    record_studies("dpo", studies, N_SEEDS, profile, path, jobs, fresh)

@@ -96,4 +96,4 @@ def record_rlhf(profile: str, path: Path, jobs: int, fresh: bool) -> None:
         )
         for name, settings in METHODS.items()
     }
-    record_studies("rlhf", studies, N_SEEDS, profile, path, fresh)
+    record_studies("rlhf", studies, N_SEEDS, profile, path, jobs, fresh)

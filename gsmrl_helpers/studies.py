@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.experiments import experiment_config
+from gsmrl_helpers.paths import RUNS_DIR
 from gsmrl_helpers.recorded_rollouts import SPLIT
 from gsmrl_helpers.recorded_runs import RecordedRun, write_recording
 from gsmrl_helpers.records import (
@@ -62,9 +66,11 @@ def record_studies(
     n_seeds: int,
     profile: str,
     path: Path,
+    jobs: int = 1,
     fresh: bool = False,
+    runs_dir: Path = RUNS_DIR,
 ) -> None:
-    """Run each study with each seed, one after another, and write their metrics as one recording.
+    """Run each study with each seed, and write their metrics as one recording.
 
     What has finished in its folder is not run again, unless `fresh`; what was broken off is.
 
@@ -74,23 +80,42 @@ def record_studies(
         n_seeds: seeds 0, 1, ...
         profile: whose policy, problems and sampling they use.
         path: the parquet file; its manifest has one entry a run.
+        jobs: how many run at a time, each of several in a process of its own.
         fresh: run everything again.
+        runs_dir: where the folders of runs lie.
     """
-    folders = []
-    for (variant, study), seed in product(studies.items(), range(n_seeds)):
-        folder = run_folder(name, profile, variant, seed)
-        config = experiment_config("on-policy", profile, seed=seed, overrides=dict(study.overrides))
-        config = config.model_copy(update={"variant": variant})
-        with lock_run(folder):
-            if fresh or not is_finished(folder):
-                run_study(study, config, folder, f"gsmrl record {name}")
-        folders.append(folder)
+    run_one = partial(run_unless_finished, name, runs_dir, fresh)
+    work = list(product(studies.items(), range(n_seeds)))
+    configs = [study_config(profile, *item, seed) for item, seed in work]
+    arguments = [study for (_, study), _ in work], configs
+    if jobs == 1:
+        folders = list(map(run_one, *arguments))
+    else:
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            folders = list(pool.map(run_one, *arguments))
     if (folders[0] / ROLLOUTS).is_dir():
         runs = [RecordedRun.from_folder(folder) for folder in folders]
         write_recording([(run.manifest["config"]["variant"], run) for run in runs], path)
         return
     table = pd.concat(map(long_table, folders), ignore_index=True)
     write_results(table, path, {"runs": [read_manifest(folder) for folder in folders]})
+
+
+def study_config(profile: str, variant: str, study: Study, seed: int) -> RunConfig:
+    """Standard GRPO's settings at this scale, with what the study overrides."""
+    config = experiment_config("on-policy", profile, seed=seed, overrides=dict(study.overrides))
+    return config.model_copy(update={"variant": variant})
+
+
+def run_unless_finished(
+    name: str, runs_dir: Path, fresh: bool, study: Study, config: RunConfig
+) -> Path:
+    """Run a study, unless that was done; return its folder."""
+    folder = run_folder(name, config.profile, config.variant, config.seed, runs_dir)
+    with lock_run(folder):
+        if fresh or not is_finished(folder):
+            run_study(study, config, folder, f"gsmrl record {name}")
+    return folder
 
 
 def is_finished(folder: Path) -> bool:

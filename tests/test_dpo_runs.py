@@ -2,13 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from gsmrl_helpers import dpo_runs, runs, studies
+from gsmrl_helpers import dpo_runs
 from gsmrl_helpers.config import RunConfig
 from gsmrl_helpers.dpo_runs import run_dpo, sample_pairs
 from gsmrl_helpers.experiments import experiment_config
@@ -43,14 +45,7 @@ def test_a_run_validates_after_each_epoch(monkeypatch: pytest.MonkeyPatch) -> No
     assert rows[1]["loss"] == pytest.approx(math.log(2), abs=1e-4)
 
 
-def test_studies_are_kept_resumed_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        studies,
-        "run_folder",
-        lambda *names: runs.run_folder(*names, runs_dir=tmp_path / "runs"),
-    )
+def test_studies_are_kept_resumed_and_written(tmp_path: Path) -> None:
     calls: list[tuple[str, int]] = []
     broken = True
 
@@ -63,11 +58,12 @@ def test_studies_are_kept_resumed_and_written(
 
     both = {name: Study({"beta": name}, run) for name in ("one", "other")}
     path = tmp_path / "toy.parquet"
+    record = partial(record_studies, "toy", both, 2, "pocket", path, runs_dir=tmp_path / "runs")
     with pytest.raises(RuntimeError, match="power"):
-        record_studies("toy", both, 2, "pocket", path)
+        record()
     assert not path.exists()
     broken = False
-    record_studies("toy", both, 2, "pocket", path)
+    record()
     assert calls == [("one", 0), ("one", 1), ("other", 0), ("other", 1), ("other", 1)]
     table = pd.read_parquet(path)
     assert list(table.columns) == LONG_COLUMNS and len(table) == 8
@@ -75,5 +71,21 @@ def test_studies_are_kept_resumed_and_written(
     manifests = json.loads(path.with_suffix(".manifest.json").read_text())["runs"]
     assert [m["study"]["beta"] for m in manifests] == ["one", "one", "other", "other"]
     assert {m["status"] for m in manifests} == {"finished"}
-    record_studies("toy", both, 2, "pocket", path, fresh=True)
+    record(fresh=True)
     assert len(calls) == 9
+
+
+def two_rows(config: RunConfig, rate: float) -> Iterator[Row]:
+    """A run that other processes can import."""
+    yield {"step": 0, "loss": 1.0}
+    yield {"step": 1, "loss": rate + config.seed, "process": os.getpid()}
+
+
+def test_several_jobs_write_what_one_does(tmp_path: Path) -> None:
+    two = {name: Study({}, partial(two_rows, rate=rate)) for name, rate in (("a", 0.5), ("b", 2.0))}
+    path = tmp_path / "two.parquet"
+    record_studies("toy", two, 2, "pocket", path, jobs=2, runs_dir=tmp_path / "runs")
+    table = pd.read_parquet(path)
+    losses = table.query("metric == 'loss' and step == 1").set_index(["variant", "seed"])["value"]
+    assert losses.to_dict() == {("a", 0): 0.5, ("a", 1): 1.5, ("b", 0): 2.0, ("b", 1): 3.0}
+    assert os.getpid() not in set(table.query("metric == 'process'")["value"])

@@ -20,7 +20,7 @@ from gsmrl_helpers.sft import (
     sft_step,
     train_sft,
 )
-from gsmrl_helpers.sft_runs import STUDIES, run_study, sft_config, write_examples
+from gsmrl_helpers.sft_runs import STUDIES, run_sft, sft_config, write_examples
 from gsmrl_helpers.train_step import grpo_train_step
 from tests.tiny_policy import make_policy, make_tokenizer
 
@@ -205,12 +205,10 @@ def test_worked_solutions_are_right_and_slips_come_as_often_as_asked() -> None:
 
 def test_the_studies_differ_in_one_thing_each() -> None:
     base, prompt, slips = STUDIES.values()
-    assert prompt == base._replace(train_on_prompt=True) and slips.slip_share > 0
-    assert slips == base._replace(slip_share=slips.slip_share)
-    assert sft_config(prompt, 3).model_dump() == {
-        **sft_config(base, 3).model_dump(),
-        "train_on_prompt": True,
-    }
+    assert prompt == base | {"train_on_prompt": True} != base
+    assert slips == base | {"slip_share": 0.4} != base
+    settings = sft_config(3, train_on_prompt=True).model_dump()
+    assert settings == sft_config(3).model_dump() | {"train_on_prompt": True}
 
 
 def test_a_run_reports_every_step_and_evaluates_some(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +218,8 @@ def test_a_run_reports_every_step_and_evaluates_some(monkeypatch: pytest.MonkeyP
     for name, size in (("N_EXAMPLES", 20), ("N_HELD_OUT", 2), ("N_ASKED", 2)):
         monkeypatch.setattr(sft_runs, name, size)
     monkeypatch.setattr(sft_runs, "EVALUATE_EVERY", 2)
-    bench = sft_runs.Bench(experiment_config("on-policy"), seed=0)
-    made = dict(run_study(STUDIES["prompt too"], bench))
+    rows = run_sft(experiment_config("on-policy"), **STUDIES["prompt too"])
+    made = {row.pop("step"): row for row in rows}
     assert list(made) == [0, 1, 2]
     evaluated = {
         *("curve_mean_answer_reward", "curve_mean_format_reward"),
