@@ -6,12 +6,9 @@ the index and the gold; the questions are in the data sets.
 
 from __future__ import annotations
 
-import platform
-import shutil
-import time
 from collections.abc import Sequence
 from contextlib import closing
-from importlib.metadata import version
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,31 +18,20 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedTokenizerBase
 
+from gsmrl_helpers.chunked_answers import answer_in_chunks, chunks_folder, write_answers
 from gsmrl_helpers.engine import LocalEngine, RolloutEngine
 from gsmrl_helpers.engines import make_engine
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.gguf_policy import SMOLLM2_FILE, SMOLLM2_SHA256, find_smollm2, load_gguf_policy
 from gsmrl_helpers.gsm8k import load_gsm8k
-from gsmrl_helpers.paths import RUNS_DIR
 from gsmrl_helpers.problems import Problem
 from gsmrl_helpers.prompting import PROMPTS, Prompt
-from gsmrl_helpers.records import (
-    ROLLOUTS,
-    VERSIONED,
-    append_row,
-    git_commit,
-    policy_sha256,
-    read_rows,
-    write_json,
-    write_results,
-    write_rollouts,
-)
+from gsmrl_helpers.records import policy_sha256
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.threads import choose_threads
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
 
-SETTINGS, SECONDS = "settings.json", "seconds.jsonl"
 CHUNK_SIZE = 100  # problems answered at a time: what a GPU or a laptop has memory for
 
 
@@ -88,24 +74,16 @@ def sample_in_chunks(
     Raises:
         ValueError: The folder holds rollouts of other settings.
     """
-    open_folder(folder, settings)
-    parts = []
-    for prompt, start in product(prompts, range(0, len(problems), CHUNK_SIZE)):
-        name = f"{prompt.name}-{start:04d}"
-        file = folder / ROLLOUTS / f"{name}.jsonl"
-        if not file.is_file():
-            wall, cpu = time.monotonic(), time.process_time()
-            chunk = problems[start : start + CHUNK_SIZE]
-            rollouts = sample_with(engine, prompt, chunk, settings)
-            write_rollouts(folder, name, rollout_rows(rollouts, prompt.name, start))
-            row = {
-                "chunk": name,
-                "wall_seconds": time.monotonic() - wall,
-                "cpu_seconds": time.process_time() - cpu,
-            }
-            append_row(folder / SECONDS, row)
-        parts.append(pd.DataFrame(read_rows(file)))
-    return pd.concat(parts, ignore_index=True)
+
+    def make(prompt: Prompt, start: int) -> list[dict[str, Any]]:
+        rollouts = sample_with(engine, prompt, problems[start : start + CHUNK_SIZE], settings)
+        return rollout_rows(rollouts, prompt.name, start)
+
+    chunks = {
+        f"{prompt.name}-{start:04d}": partial(make, prompt, start)
+        for prompt, start in product(prompts, range(0, len(problems), CHUNK_SIZE))
+    }
+    return answer_in_chunks(chunks, settings, folder)
 
 
 def sample_with(
@@ -122,19 +100,6 @@ def sample_with(
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
     )
-
-
-def open_folder(folder: Path, settings: PromptSettings) -> None:
-    """Begin in a new folder, or go on in one of the same settings."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / SETTINGS
-    if not file.is_file():
-        write_json(file, settings.model_dump(mode="json"))
-    elif (there := PromptSettings.model_validate_json(file.read_text())) != settings:
-        raise ValueError(
-            f"{folder} holds rollouts of other settings, {there}; given {settings}. Remove it, or "
-            "record with --fresh."
-        )
 
 
 def rollout_rows(rollouts: Rollouts, prompt_name: str, start: int) -> list[dict[str, Any]]:
@@ -164,23 +129,10 @@ def record_rollouts(
     fresh: bool,
 ) -> None:
     """Sample, and write the rollouts and the manifest of what made them."""
-    folder = RUNS_DIR / "recordings" / path.parent.name / path.stem
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = chunks_folder(path, fresh)
     table = sample_in_chunks(engine, prompts, problems, settings, folder)
     table.insert(1, "grader", table["prompt"].map({p.name: p.reward_name for p in prompts}))
-    seconds = pd.DataFrame(read_rows(folder / SECONDS))[["wall_seconds", "cpu_seconds"]].sum()
-    manifest = {
-        "status": "finished",
-        "command": f"gsmrl record {path.stem}",
-        "config": settings.model_dump(mode="json"),
-        "commit": git_commit(),
-        "policy_sha256": policy_sha,
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in VERSIONED}},
-        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
-        **seconds.round(1),
-    }
-    write_results(table, path, {"runs": [manifest]})
+    write_answers(table, settings, policy_sha, folder, path)
 
 
 def record_prompt_rollouts(profile: str, path: Path, jobs: int, fresh: bool) -> None:

@@ -30,6 +30,7 @@ from gsmrl_helpers.experiments import (
     variants_of,
 )
 from gsmrl_helpers.loop import Trainer, validate
+from gsmrl_helpers.mmlu_answers import record_smollm2_mmlu
 from gsmrl_helpers.paths import RESULTS_DIR
 from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.prompt_rollouts import record_prompt_rollouts, record_smollm2_rollouts
@@ -217,6 +218,13 @@ RECORDINGS: dict[str, Recording] = {
     "smollm2-rollouts": Recording(
         "SmolLM2-135M's answers to 200 questions of GSM8K; optional, an hour on one core",
         record_smollm2_rollouts,
+        row="rollout",
+        folder="smollm2",
+        optional=True,
+    ),
+    "smollm2-mmlu": Recording(
+        "SmolLM2-135M's answers to 400 questions of MMLU; optional, ten minutes on one core",
+        record_smollm2_mmlu,
         row="rollout",
         folder="smollm2",
         optional=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gsmrl_helpers import prompt_rollouts
+from gsmrl_helpers import chunked_answers, prompt_rollouts
 from gsmrl_helpers.engine import Completion
 from gsmrl_helpers.pocket_problems import load_pocket_problems
 from gsmrl_helpers.prompt_audit import category_table, with_category
@@ -56,7 +56,7 @@ class SameAnswer:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(prompt_rollouts, "CHUNK_SIZE", 2)
-    monkeypatch.setattr(prompt_rollouts, "RUNS_DIR", tmp_path / "runs")
+    monkeypatch.setattr(chunked_answers, "RUNS_DIR", tmp_path / "runs")
 
 
 def test_broken_off_it_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -144,6 +144,6 @@ def test_a_table_in_markdown() -> None:
 
 def test_all_is_every_recording_that_needs_nothing_more() -> None:
     every = names_to_record("all")
-    assert set(RECORDINGS) - set(every) == {"smollm2-rollouts"}
+    assert set(RECORDINGS) - set(every) == {"smollm2-rollouts", "smollm2-mmlu"}
     assert every[:3] == ["prompts", "difficulty", "on-policy"]
     assert names_to_record("smollm2-rollouts") == ["smollm2-rollouts"]
