@@ -113,7 +113,8 @@ class JudgeClient:
                 return text_of(self._post(body))
             except JudgeError as error:
                 if number == self.tries or not can_be_mended(error):
-                    error.add_note(f"the judge {self.model} was asked {number} times")
+                    times = "once" if number == 1 else f"{number} times"
+                    error.add_note(f"the judge {self.model} was asked {times}")
                     raise
                 self._sleep(self.wait * 2 ** (number - 1))
         raise AssertionError("unreachable: tries is at least 1")
