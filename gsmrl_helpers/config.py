@@ -11,7 +11,14 @@ from typing import Annotated, Any, Literal
 
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from gsmrl_helpers.advantages import check_advantage_options
 from gsmrl_helpers.estimators import check_estimator
@@ -64,7 +71,7 @@ class RunConfig(BaseModel):
     variant: str
     seed: int = Field(ge=0)
 
-    problems: Literal["pocket", "gsm8k"]
+    problems: str  # "pocket", "gsm8k", or a folder of one's own, see gsmrl_helpers.world
     difficulty: float | None = Field(default=None, ge=0, le=1)
     splits: Splits
     policy: str
@@ -118,6 +125,16 @@ class RunConfig(BaseModel):
     checkpoint_every: int = Field(gt=0)
     # who gets a copy of metrics.jsonl, which is always written; see gsmrl_helpers.loggers
     loggers: list[Literal["tensorboard", "wandb"]] = []
+
+    @field_validator("problems")
+    @classmethod
+    def _problems_are_known_or_a_folder(cls, problems: str) -> str:
+        if problems not in ("pocket", "gsm8k") and "/" not in problems:
+            raise ValueError(
+                "allowed: pocket, gsm8k, or the path of a folder with train.jsonl and test.jsonl, "
+                "with a slash in it, such as data/my_problems"
+            )
+        return problems
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> RunConfig:

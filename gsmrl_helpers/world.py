@@ -21,28 +21,38 @@ from gsmrl_helpers.gsm8k import load_gsm8k
 from gsmrl_helpers.lora import add_lora
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.pocket_problems import load_pocket_problems
-from gsmrl_helpers.problems import Problem
+from gsmrl_helpers.problems import Problem, read_problems_jsonl
 from gsmrl_helpers.sampling import derive_seed
 
 
 def load_problems(config: RunConfig, split: str) -> list[Problem]:
     """The problems of one of the run's four splits: train, curve, dev or test.
 
-    GSM8K has two files. `train` takes the first of the train file and `dev` the last, so that they
-    must not overlap; `curve` takes the first of the test file, and `test` contains those.
+    GSM8K has two files, and so has a folder of one's own: `train.jsonl` and `test.jsonl` in GSM8K's
+    format (:func:`gsmrl_helpers.problems.problem_from_row`). `train` takes the first of the train
+    file and `dev` the last, so that they must not overlap; `curve` takes the first of the test
+    file, and `test` contains those.
 
     Raises:
-        ValueError: an unknown split, or splits larger than the files.
+        ValueError: an unknown split, splits larger than the files, or a broken row.
+        FileNotFoundError: the folder lacks a file.
     """
     sizes = config.splits.model_dump()
     if split not in sizes:
         raise ValueError(f"split={split!r} is unknown; allowed: {', '.join(sizes)}")
     if config.problems == "pocket":
         return load_pocket_problems(split, sizes[split], difficulty=config.difficulty)
-    problems = load_gsm8k("train" if split in ("train", "dev") else "test")
+    file = "train" if split in ("train", "dev") else "test"
+    if config.problems == "gsm8k":
+        problems = load_gsm8k(file)
+    else:
+        problems = read_problems_jsonl(ROOT / config.problems / f"{file}.jsonl")
     needed = sizes["train"] + sizes["dev"] if split in ("train", "dev") else sizes[split]
     if needed > len(problems):
-        raise ValueError(f"the splits {sizes} need {needed} problems of {len(problems)}")
+        raise ValueError(
+            f"the splits {sizes} need {needed} problems, and {config.problems} has {len(problems)} "
+            f"in its {file} file: make splits smaller, as in --set 'splits={{\"{split}\": 64}}'"
+        )
     return problems[-sizes["dev"] :] if split == "dev" else problems[: sizes[split]]
 
 

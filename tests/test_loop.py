@@ -1,8 +1,10 @@
 """The training loop on the pocket policy: what it writes, what it repeats, how it goes on."""
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -178,6 +180,39 @@ def test_gsm8k_splits_do_not_overlap() -> None:
             experiment_config("on-policy", "two_gpu", overrides={"splits": {"train": 6401}}),
             "train",
         )
+
+
+@pytest.fixture
+def own_problems(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a run on problems of one's own, 12 to train with and 6 to test on."""
+    folder = tmp_path / "my_problems"
+    folder.mkdir()
+    for file, size in (("train", 12), ("test", 6)):
+        rows = [
+            {"question": f"{file} {i}: 1 + {i}?", "answer": f"It is {1 + i}.\n#### {1 + i}"}
+            for i in range(size)
+        ]
+        (folder / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    splits = {"train": 8, "curve": 2, "dev": 4, "test": 6}
+    return {"problems": str(folder), "difficulty": None, "splits": splits}
+
+
+def test_problems_of_one_s_own_are_two_files_in_a_folder(own_problems: dict[str, Any]) -> None:
+    config = tiny_config(**own_problems)
+    splits = {name: load_problems(config, name) for name in ("train", "curve", "dev", "test")}
+    assert {name: len(problems) for name, problems in splits.items()} == own_problems["splits"]
+    assert splits["train"][7].gold == "8" and splits["dev"][0].question.startswith("train 8:")
+    assert splits["test"][:2] == splits["curve"]
+    larger = tiny_config(**own_problems | {"splits": {"train": 9, "dev": 4}})
+    with pytest.raises(ValueError, match=r"need 13 problems.*has 12 in its train file.*--set"):
+        load_problems(larger, "train")
+    with pytest.raises(FileNotFoundError, match=r"nowhere/train\.jsonl"):
+        load_problems(tiny_config(**own_problems | {"problems": "data/nowhere"}), "train")
+
+
+def test_a_word_that_names_no_problems_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"allowed: pocket, gsm8k, or the path of a folder"):
+        tiny_config(problems="aime")
 
 
 def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
