@@ -20,6 +20,7 @@ GENERATORS: dict[str, str] = {
     "claims": "gsmrl_helpers.claims_page:claims_markdown",
     "executed": "gsmrl_helpers.status_page:executed_markdown",
     "recorded": "gsmrl_helpers.status_page:recorded_markdown",
+    "landing": "gsmrl_helpers.landing:landing_markdown",
     "syllabus": "gsmrl_helpers.syllabus:syllabus_markdown",
     "bench-bars": "gsmrl_helpers.how_fast:bars_markdown",
     "bench-growth": "gsmrl_helpers.how_fast:growth_markdown",
