@@ -76,8 +76,8 @@ def landing_markdown(copy: Path) -> str:
             ":width: 100%",
             "",
             f"Standard GRPO at the pocket scale, {len(last)} seeds: each faintly, the mean with "
-            f"μ ± 1.96 σ/√n. Right answers go from {first:.0%} to {last.mean():.0%} ({last.min():.0%} "
-            f"to {last.max():.0%}); answers are sampled at temperature 1. "
+            f"μ ± 1.96 σ/√n. Right answers go from {first:.0%} to {last.mean():.0%} "
+            f"({last.min():.0%} to {last.max():.0%}); answers are sampled at temperature 1. "
             "{doc}`/notebooks/14_on_policy_results` reads these runs.",
             "```",
             "",
