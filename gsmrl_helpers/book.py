@@ -35,7 +35,8 @@ from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
 from gsmrl_helpers.site_files import read_downloads, show_buttons, write_downloads, write_previews
-from gsmrl_helpers.toc import toc_files
+from gsmrl_helpers.stuck_boxes import add_stuck_boxes
+from gsmrl_helpers.toc import chapters, toc_files
 
 RECORDED_DIR = BOOK_DIR / "runs"
 # this interpreter's own, whatever program of that name the PATH holds
@@ -148,6 +149,10 @@ def build_book(
             say(line)
     show_buttons(copy)
     downloads = read_downloads(copy)
+    for path in chapters(copy).values():
+        notebook = read_notebook(path)
+        add_stuck_boxes(notebook)
+        write_notebook(notebook, path)
     mark_definitions(copy)
     mark_claims(copy)
     mark_assignment(copy)

@@ -34,7 +34,7 @@ def plain_markdown(text: str) -> str:
 
     An exercise becomes a heading, an admonition a quote, a dropdown a folded `<details>`; links
     that lead somewhere in the book only become words. In an exercise only dropdowns called Hint
-    stay: the others are answers.
+    and Stuck stay: the others are answers.
 
     Raises:
         PlainMarkdownError: a directive that has no plain form here, a page or source not found.
@@ -61,10 +61,10 @@ def directives(text: str) -> Iterator[tuple[int, int, str, str, str]]:
 
 
 def without_answers(text: str) -> str:
-    """Leave out an exercise's dropdowns that are not called Hint."""
+    """Leave out an exercise's dropdowns that are not called Hint or Stuck."""
     lines = text.splitlines()
     for start, end, name, argument, _ in reversed(list(directives(text))):
-        if name == "dropdown" and not argument.startswith("Hint"):
+        if name == "dropdown" and not argument.startswith(("Hint", "Stuck")):
             del lines[start:end]
     return "\n".join(lines).strip("\n")
 

@@ -19,6 +19,7 @@ from gsmrl_helpers.assignment import points_by_name, read_map, shown_definitions
 from gsmrl_helpers.chapters import EXERCISE, EXERCISE_PARTS
 from gsmrl_helpers.notebooks import cell_tags, find_notebooks, read_notebook, write_notebook
 from gsmrl_helpers.plain_markdown import plain_markdown
+from gsmrl_helpers.stuck_boxes import add_stuck_boxes
 
 STUB = 'raise NotImplementedError("exercise {exercise}: not written yet")'
 EXERCISE_POINTS = 1.0  # an exercise of the book's own; the assignment's have the assignment's
@@ -103,6 +104,7 @@ def student_edition(notebook: NotebookNode, points: Mapping[str, float]) -> Note
         StudentEditionError: a solution without a name, or a check that nbgrader can't grade.
     """
     edition = nbformat.from_dict(notebook)
+    add_stuck_boxes(edition)
     edition.metadata = {
         "kernelspec": notebook.metadata.kernelspec,
         "jupytext": {"formats": "ipynb"},
