@@ -138,11 +138,13 @@ def test_stages(everything: bool = False) -> list[Stage]:
 
 
 def full_stages() -> list[Stage]:
-    """Return what only test-full does: axe on every page; claims that are changed; the matrix."""
+    """Return what only test-full does: axe on every page; JupyterLab driven; claims that are
+    changed; the matrix."""
     site = str(TEST_OUTPUT / "html")
     barriers = python("tools/browser_check.py", site, "--axe-everywhere")
     mutants = Stage("mutants", gsmrl("notebooks", "mutate"), 25 * 60)
-    return [Stage("axe", barriers, 40 * 60), mutants, *matrix_stages()]
+    lab = Stage("lab", python("tools/browser_lab.py"), 8 * 60)
+    return [Stage("axe", barriers, 40 * 60), lab, mutants, *matrix_stages()]
 
 
 def matrix_stages() -> list[Stage]:
