@@ -54,6 +54,11 @@ def learned(answers: pd.DataFrame, n: int = N_SHOWN) -> pd.DataFrame:
     )[rows].head(n)
 
 
+def percent(share: float) -> str:
+    """A share as the book writes it, with a space that does not break."""
+    return f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
+
+
 def literally(text: str) -> str:
     """Markdown that shows just this text, whatever marks it holds."""
     return "".join(c if c.isalnum() or c in " .,?" else f"&#{ord(c)};" for c in text)
@@ -76,8 +81,8 @@ def landing_markdown(copy: Path) -> str:
             ":width: 100%",
             "",
             f"Standard GRPO at the pocket scale, {len(last)} seeds: each faintly, the mean with "
-            f"μ ± 1.96 σ/√n. Right answers go from {first:.0%} to {last.mean():.0%} "
-            f"({last.min():.0%} to {last.max():.0%}); answers are sampled at temperature 1. "
+            f"μ ± 1.96 σ/√n. Right answers go from {percent(first)} to {percent(last.mean())} "
+            f"({percent(last.min())} to {percent(last.max())}); answers are sampled at temperature 1. "
             "{doc}`/notebooks/14_on_policy_results` reads these runs.",
             "```",
             "",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gsmrl_helpers.landing import FIGURE, RECORDING, landing_markdown, learned
+from gsmrl_helpers.landing import FIGURE, RECORDING, landing_markdown, learned, percent
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.recorded_rollouts import rollouts_path
 
@@ -28,7 +28,8 @@ def test_figure_and_numbers_come_from_the_record(copy: Path) -> None:
     rows = table[table["metric"] == "curve_mean_answer_reward"]
     last = rows[rows["step"] == rows["step"].max()]["value"]
     first = rows[rows["step"] == 0]["value"]
-    assert f"from {first.mean():.0%} to {last.mean():.0%}" in text and last.mean() > first.mean()
+    assert f"from {percent(first.mean())} to {percent(last.mean())}" in text
+    assert percent(0.613) == "61\N{NO-BREAK SPACE}%" and last.mean() > first.mean()
     assert f"{len(last)} seeds" in text
 
 
