@@ -82,8 +82,8 @@ def landing_markdown(copy: Path) -> str:
             "",
             f"Standard GRPO at the pocket scale, {len(last)} seeds: each faintly, the mean with "
             f"μ ± 1.96 σ/√n. Right answers go from {percent(first)} to {percent(last.mean())} "
-            f"({percent(last.min())} to {percent(last.max())}); answers are sampled at temperature 1. "
-            "{doc}`/notebooks/14_on_policy_results` reads these runs.",
+            f"({percent(last.min())} to {percent(last.max())}); answers are sampled at temperature "
+            "1. {doc}`/notebooks/14_on_policy_results` reads these runs.",
             "```",
             "",
             f"The first {len(shown)} validation questions that one of them got wrong before and "
