@@ -35,6 +35,7 @@ from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
 from gsmrl_helpers.site_files import read_downloads, show_buttons, write_downloads, write_previews
+from gsmrl_helpers.site_weight import lighten_site
 from gsmrl_helpers.stuck_boxes import add_stuck_boxes
 from gsmrl_helpers.toc import chapters, toc_files
 
@@ -170,6 +171,7 @@ def build_book(
         raise BookError(f"jupyter-book exited with {done.returncode}:\n{reason}")
     write_downloads(built, downloads)
     write_previews(built)
+    lighten_site(built)
     shutil.rmtree(html, ignore_errors=True)
     built.replace(html)
     shutil.rmtree(work)

@@ -40,8 +40,12 @@ PHONE = {"width": 390, "height": 844}
 OF_EACH_KIND = ("book/welcome.html", "book/glossary.html", "notebooks/16_prompt_ablation.html")
 
 # What a reader would see as broken, found in the page itself.
-FIND_FAULTS = """() => {
+FIND_FAULTS = """async () => {
   const faults = [];
+  // what waits until it is near the window is asked for now
+  for (const image of document.images) image.loading = 'eager';
+  await Promise.all([...document.images].map((image) => image.decode().catch(() => {})));
+  await window.MathJax?.startup?.document?.lazyTypesetAll?.();
   const math = document.querySelectorAll('.math');
   const typeset = document.querySelectorAll('mjx-container');
   const missing = math.length - typeset.length;
