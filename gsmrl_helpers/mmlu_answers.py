@@ -1,21 +1,24 @@
 """What SmolLM2-135M-Instruct answers to questions of MMLU, on record: the texts, to be graded.
 
-The questions themselves are not kept: a row has the subject and the question's number in its file.
+The questions themselves are not kept: a row has the subject, the question's number in its file, and
+the letter that the parser reads in the answer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedTokenizerBase
 
+from gsmrl_helpers.benchmark_answers import parse_mmlu_response
 from gsmrl_helpers.benchmark_files import MmluExample, load_mmlu, mmlu_prompt
 from gsmrl_helpers.chunked_answers import answer_in_chunks, chunks_folder, write_answers
 from gsmrl_helpers.engine import LocalEngine, RolloutEngine
@@ -108,6 +111,29 @@ def answer_rows(
     ]
 
 
+def read_questions(subject: str) -> list[MmluExample]:
+    """A subject's test questions, all of them or none.
+
+    Raises:
+        MmluNotFoundError: the file is not there.
+        ValueError: it has broken rows.
+    """
+    examples, broken = load_mmlu(mmlu_folder() / f"{subject}_test.csv")
+    if broken:
+        raise ValueError(f"{subject}: {len(broken)} broken rows, the first {broken[0]}")
+    return examples
+
+
+def read_letters(
+    table: pd.DataFrame, questions: Mapping[str, Sequence[MmluExample]]
+) -> list[str | None]:
+    """The letter that each recorded response gives; the parser needs the question's options."""
+    return [
+        parse_mmlu_response(questions[row.subject][row.question], row.response)
+        for row in table.itertuples()
+    ]
+
+
 def record_smollm2_mmlu(profile: str, path: Path, jobs: int, fresh: bool) -> None:
     """SmolLM2-135M-Instruct on the first 100 questions of four subjects, in two forms.
 
@@ -117,17 +143,16 @@ def record_smollm2_mmlu(profile: str, path: Path, jobs: int, fresh: bool) -> Non
     """
     torch.set_num_threads(choose_threads())
     settings, folder = MmluSettings(), chunks_folder(path, fresh)
+    questions = {subject: read_questions(subject) for subject in settings.subjects}
     engine = LocalEngine(*load_gguf_policy(find_smollm2(), torch.float32))
     chunks = {}
     for form, subject in product(settings.forms, settings.subjects):
-        examples, broken = load_mmlu(mmlu_folder() / f"{subject}_test.csv")
-        if broken:
-            raise ValueError(f"{subject}: {len(broken)} broken rows, the first {broken[0]}")
-        asked = examples[: settings.n_per_subject]
+        asked = questions[subject][: settings.n_per_subject]
         for first in range(0, len(asked), CHUNK_SIZE):
             part = asked[first : first + CHUNK_SIZE]
             chunks[f"{form}-{subject}-{first:04d}"] = partial(
                 answer_rows, engine, form, part, first, settings
             )
     table = answer_in_chunks(chunks, settings, folder)
+    table["letter"] = read_letters(table, questions)
     write_answers(table, settings, SMOLLM2_SHA256, folder, path)

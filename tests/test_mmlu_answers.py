@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
-from gsmrl_helpers.benchmark_answers import parse_mmlu_response
 from gsmrl_helpers.benchmark_files import SAMPLES_DIR, load_mmlu
 from gsmrl_helpers.engine import Completion
 from gsmrl_helpers.mmlu_answers import (
@@ -16,6 +16,8 @@ from gsmrl_helpers.mmlu_answers import (
     MmluSettings,
     answer_rows,
     mmlu_folder,
+    read_letters,
+    read_questions,
 )
 from gsmrl_helpers.recordings import read_recording, recording_path
 from tests.tiny_policy import make_tokenizer
@@ -67,14 +69,18 @@ def test_the_record_has_every_question_once_in_each_form() -> None:
 
 def test_its_questions_are_those_of_the_files() -> None:
     try:
-        folder = mmlu_folder()
+        mmlu_folder()
     except MmluNotFoundError as error:
         pytest.skip(str(error))
     table = read_recording("smollm2-mmlu")
-    for subject in SUBJECTS:
-        examples, broken = load_mmlu(folder / f"{subject}_test.csv")
-        assert not broken
-        rows = table[table["subject"] == subject]
-        assert rows["gold"].tolist() == [examples[i]["answer"] for i in rows["question"]]
-        for row in rows.itertuples():
-            parse_mmlu_response(examples[row.question], row.response)
+    questions = {subject: read_questions(subject) for subject in SUBJECTS}
+    golds = [questions[row.subject][row.question]["answer"] for row in table.itertuples()]
+    assert table["gold"].tolist() == golds
+    known = table["letter"].astype(object).where(table["letter"].notna(), None)
+    assert known.tolist() == read_letters(table, questions)
+
+
+def test_a_letter_is_read_with_the_options_of_its_question() -> None:
+    rows = [("everyday_arithmetic", 6, "One"), ("everyday_arithmetic", 5, "One")]
+    table = pd.DataFrame(rows, columns=["subject", "question", "response"])
+    assert read_letters(table, {"everyday_arithmetic": EXAMPLES}) == ["B", None]
