@@ -466,9 +466,9 @@ if profile == "pocket":
     assert (ranked.groupby("seed")["value"].nunique() == 1).all()
 
 # %% [markdown]
-# That is much less than the .87 of {doc}`23_reward_models`. The untrained policy there answers half
-# of the problems out of format, which is easy to see. After SFT nearly all answers are in format,
-# and what tells right from wrong is the arithmetic.
+# That is much less than in {doc}`23_reward_models`. The untrained policy there answers half of the
+# problems out of format, which is easy to see. After SFT nearly all answers are in format, and what
+# tells right from wrong is the arithmetic.
 #
 # The third stage is GRPO's loop, but for one line. The scores take the place of the rewards; the
 # checker's grades stay beside them, for us.
@@ -829,7 +829,15 @@ if profile == "pocket":
 # the comparison that was run. The two $\beta$ are not the same dial. In GRPO the rewards were
 # divided by the group's standard deviation before the penalty was added; a $\beta$ in the loss is
 # worth $\beta$ times that deviation in units of the score.
-#
+
+# %% tags=["check"]
+group_scores, kl = torch.tensor([[0.1, 0.4, 0.5, 0.8], [2.0, 0.0, 1.0, 3.0]])
+centred, deviation = group_scores - group_scores.mean(), group_scores.std()
+in_the_loss = centred / deviation - 0.3 * kl
+in_the_score = (centred - 0.3 * deviation * kl) / deviation
+assert torch.allclose(in_the_loss, in_the_score)
+
+# %% [markdown]
 # What the penalty costs is a third model in memory, one more pass over each batch, and the way: it
 # pulls back what is good and far, too. So with a checker for a reward it is often left out
 # ({doc}`20_importance_weighting`), since a checker can't be talked round by what a policy writes,
