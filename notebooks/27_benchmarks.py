@@ -81,6 +81,7 @@ from gsmrl_helpers.judge import judge_refusal, win_rate
 from gsmrl_helpers.judge_client import JudgeClient, JudgeError
 from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.recorded_rollouts import read_answers
+from gsmrl_helpers.recordings import read_recording
 from gsmrl_helpers.tables import as_html
 
 use_style()
@@ -658,6 +659,62 @@ assert (kind.xs(last, level="step") <= 1).all()
 #
 # Four seeds agree, on the same 64 questions. That is not 256 questions: another 64 might be harder
 # for all four.
+#
+# ## One model, asked in two ways
+#
+# Form and knowledge once more, on a real language model. SmolLM2-135M-Instruct
+# {cite}`allal2025smollm2` is small enough for a laptop ({doc}`04_prompting_baselines`). It was
+# asked the first hundred test questions of four subjects of MMLU, greedily and twice: with the
+# prompt of above as it stands, and with the same text as a user's turn of the conversation format
+# that the model was tuned on. Its answers are on record (`gsmrl record smollm2-mmlu`). What do you
+# expect?
+
+# %%
+recorded = read_recording("smollm2-mmlu")
+recorded["letter"] = recorded["letter"].fillna("unread")
+right = {}
+for form, part in recorded.groupby("form", sort=False):
+    said = [
+        letter if letter in LETTERS else None for letter in part["letter"]
+    ]
+    right[form] = grade_answers(said, part["gold"].tolist())
+    print(f"{form}: {accuracy(right[form], said.count(None))}")
+
+# %% tags=["check"]
+assert [sum(answers) for answers in right.values()] == [7, 96]
+empty = recorded[recorded["response"] == ""]
+assert set(empty["form"]) == {"plain text"} and len(empty) == 367
+
+# %% [markdown]
+# As plain text 367 of 400 answers are empty: the model was tuned on conversations, sees none, and
+# ends at once. In its own format nearly every answer can be read, and the score is thirteen times
+# as high. A report of "1.8 %, and after a change of format 24 %" would be true, and would sound
+# like progress. Is it knowledge? Look at the letters:
+
+# %%
+pd.crosstab(recorded["form"], recorded["letter"])
+
+# %%
+asked = recorded[recorded["form"] == "chat template"]
+always_a = (asked["gold"] == "A").tolist()
+print("always A:", accuracy(always_a))
+print(compare_paired(always_a, right["chat template"]))
+
+# %% tags=["check"]
+assert sum(always_a) == 109 and (asked["letter"] == "A").sum() == 305
+change = compare_paired(always_a, right["chat template"])
+assert change.low < 0 < change.high and change.p_value > 0.05
+assert accuracy(right["chat template"]).low < 0.25
+assert accuracy(right["chat template"]).high > 0.25
+assert 13 < 96 / 7 < 14
+
+# %% [markdown]
+# Three answers in four are *A*, and who says *A* to everything scores 27 %, not to be told from the
+# model (nor is blind guessing, 25 %). A model that knew nothing, and no more than a habit, would
+# look like this one. That does not show that it knows nothing: a benchmark of letters asks two
+# things at once, and this model may fail at the second, to choose a letter. So before a score is
+# compared, two lines belong beside it: how much was unread, and what the best constant answer is
+# worth.
 #
 # ## A judge
 #
