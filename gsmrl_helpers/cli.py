@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -192,6 +193,24 @@ def book_check(
         accuracies = progress.validation_accuracies(run_folder)
         for when, step in (("first", min(accuracies)), ("last", max(accuracies))):
             typer.echo(f"{when} validation accuracy: {accuracies[step]:.3f} (step {step})")
+
+
+@book_app.command("links")
+@say_errors
+def book_links(
+    out: Annotated[Path, typer.Option(help="Folder of the build.")] = BUILD_DIR,
+) -> None:
+    """Ask every link to elsewhere; exit 1 if a server says that it is broken."""
+    from gsmrl_helpers.book_links import ask_links
+
+    links = ask_links(out.resolve())
+    for link in links:
+        said = f" ({link.info})" if link.verdict == "broken" else ""
+        typer.echo(f"{link.verdict}: {link.address}, in {', '.join(link.pages)}{said}")
+    counts = Counter(link.verdict for link in links)
+    typer.echo("links: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    if counts["broken"]:
+        raise typer.Exit(1)
 
 
 @book_app.command("record")
