@@ -821,4 +821,5 @@ assert chosen.round(3).to_dict() == {"GRPO": 0.615, "RFT": 0.315}
 #
 # ## Next
 #
-# {doc}`20_importance_weighting` leaves the on-policy setting.
+# {doc}`22_your_own_estimator` compares one more estimator in the same way, and shows how to add
+# yours. {doc}`20_importance_weighting` leaves the on-policy setting.
