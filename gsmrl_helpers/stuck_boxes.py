@@ -63,17 +63,16 @@ def with_box(source: str, match: re.Match[str], box: str) -> str:
 def stuck_box(after: list[NotebookNode], places: list[Place]) -> str:
     """What the box says, from the first solution and the first check after the exercise.
 
-    Raises:
-        ValueError: no solution and check follow.
+    Where there is none, which `chapters.exercise_problems` reports, it says the less.
     """
     code = [cell for cell in after if cell.cell_type == "code"]
+    parts: list[str] = []
     solution = next((cell for cell in code if "solution" in cell_tags(cell)), None)
-    if solution is None:
-        raise ValueError("an exercise has no solution after it")
-    check = next((c for c in code[code.index(solution) :] if "check" in cell_tags(c)), None)
-    if check is None:
-        raise ValueError("a solution has no check after it")
-    return "\n\n".join([*about_solution(solution, places), *about_check(check, solution), FROM_TOP])
+    if solution is not None:
+        parts += about_solution(solution, places)
+        check = next((c for c in code[code.index(solution) :] if "check" in cell_tags(c)), None)
+        parts += about_check(check, solution) if check is not None else []
+    return "\n\n".join([*parts, FROM_TOP])
 
 
 def about_solution(solution: NotebookNode, places: list[Place]) -> Iterator[str]:

@@ -70,14 +70,17 @@ def test_a_loop_of_assertions_is_shown_and_a_long_one_is_not() -> None:
         assert ("~~~python" in notebook.cells[3].source) == shown
 
 
-def test_without_a_solution_or_a_check_there_is_an_error() -> None:
+def test_without_a_solution_or_a_check_a_box_says_the_less() -> None:
     notebook = chapter(SOLUTION, CHECK)
     notebook.cells.pop()
-    with pytest.raises(ValueError, match="no check after it"):
-        add_stuck_boxes(notebook)
-    notebook.cells.pop()
-    with pytest.raises(ValueError, match="no solution after it"):
-        add_stuck_boxes(notebook)
+    add_stuck_boxes(notebook)
+    assert "3 lines in its body" in notebook.cells[3].source
+    assert "~~~python" not in notebook.cells[3].source
+    notebook = chapter(SOLUTION, CHECK)
+    del notebook.cells[4:]
+    add_stuck_boxes(notebook)
+    assert "worked solution" not in notebook.cells[3].source
+    assert "restart the kernel" in " ".join(notebook.cells[3].source.split())
 
 
 @pytest.mark.parametrize("path", find_notebooks(), ids=lambda path: path.stem)
