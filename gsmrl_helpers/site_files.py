@@ -20,10 +20,12 @@ EVERYDAY = {
 }
 
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
+BINDER = "https://mybinder.org"  # which installs what .binder/ says
 
 
 def show_buttons(copy: Path) -> bool:
-    """Turn on the repository's buttons in a build copy whose `_config.yml` names one; say whether.
+    """Turn on the buttons that lead to the repository, and to a machine on which it runs, in a build
+    copy whose `_config.yml` names one; say whether.
 
     Args:
         copy: the build copy's folder.
@@ -33,6 +35,7 @@ def show_buttons(copy: Path) -> bool:
     if not config.get("repository", {}).get("url"):
         return False
     config.setdefault("html", {}).update(dict.fromkeys(BUTTONS, True))
+    config.setdefault("launch_buttons", {})["binderhub_url"] = BINDER
     path.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return True
 

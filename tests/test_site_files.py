@@ -65,4 +65,12 @@ def test_one_value_turns_the_buttons_on(tmp_path, url):
     after = yaml.safe_load((tmp_path / "_config.yml").read_text())
     for button in site_files.BUTTONS:
         assert after["html"].get(button, False) == bool(url)
+    assert ("binderhub_url" in after["launch_buttons"]) == bool(url)
     assert after["sphinx"] == config["sphinx"]
+
+
+def test_what_a_launch_button_installs_is_in_the_clone():
+    lines = (ROOT / ".binder" / "requirements.txt").read_text().splitlines()
+    options = dict(line.split(" ") for line in lines if line.startswith("--"))
+    assert (ROOT / ".binder" / options["--constraint"]).resolve() == ROOT / "constraints.txt"
+    assert (ROOT / options["--editable"] / "pyproject.toml").is_file()
