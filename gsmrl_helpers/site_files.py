@@ -24,8 +24,8 @@ BINDER = "https://mybinder.org"  # which installs what .binder/ says
 
 
 def show_buttons(copy: Path) -> bool:
-    """Turn on the buttons that lead to the repository, and to a machine on which it runs, in a build
-    copy whose `_config.yml` names one; say whether.
+    """Turn on the buttons to the repository, and to a machine that runs it, in a build copy whose
+    `_config.yml` names one; say whether.
 
     Args:
         copy: the build copy's folder.
