@@ -574,7 +574,8 @@ panels = {
     "Gradient norm": ("grad_norm", "2-norm"),
 }
 in_tens = binned(results, 10)
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.3), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.0), layout="constrained")
+axes = axes.flat
 for ax, (title, (metric, unit)) in zip(axes, panels.items(), strict=False):
     table = results if metric.startswith("curve") else in_tens
     plot_curves(ax, table, metric, names)
@@ -585,8 +586,8 @@ axes[3].set(title="Right answers, test", ylabel="share")
 plt.show()
 
 # %% [markdown]
-# *Every seed is drawn faintly, the mean with μ ± 1.96 σ/√n; the two panels in the middle show
-# means over ten steps. Right: what each run ends with on the test problems, and the mean of each
+# *Every seed is drawn faintly, the mean with μ ± 1.96 σ/√n; the groups and the norm are means over
+# ten steps. Lower right: what each run ends with on the test problems, and the mean of each
 # variant. What to look at first is whether the faint lines of the two colours mix. The norm is
 # that before clipping, on the scale of each estimator; it says nothing about which is better.*
 
