@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from gsmrl_helpers.paths import RESULTS_DIR
-from gsmrl_helpers.records import read_manifest, read_rollouts
+from gsmrl_helpers.records import ROLLOUTS, read_manifest, read_rollouts
 
 COLUMNS = ["question", "gold", "response", "reward", "format_reward", "answer_reward"]
 SPLIT, N_ANSWERS = "curve", 64
@@ -27,16 +27,18 @@ def rollouts_path(recording: Path) -> Path:
 
 
 def first_answers(run_dir: Path, n: int = N_ANSWERS) -> pd.DataFrame:
-    """The first n validation answers of a run at its first and its last step.
+    """The first n validation answers of a run at the first and the last step that has some.
 
     Returns:
         variant, seed, step, question, gold, response and the three rewards, one row an answer.
     """
     config = read_manifest(run_dir)["config"]
     run = {"variant": config["variant"], "seed": config["seed"]}
+    files = (run_dir / ROLLOUTS).glob(f"{SPLIT}-*.jsonl")
+    steps = [int(file.stem.rpartition("-")[2]) for file in files]
     tables = [
         read_rollouts(run_dir, SPLIT, step)[COLUMNS].head(n).assign(**run, step=step)
-        for step in (0, config["n_grpo_steps"])
+        for step in (min(steps), max(steps))
     ]
     return pd.concat(tables, ignore_index=True)[["variant", "seed", "step", *COLUMNS]]
 

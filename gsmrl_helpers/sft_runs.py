@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.sft import SFTConfig, mean_label_loss, train_sft
 from gsmrl_helpers.sft_data import Example
-from gsmrl_helpers.studies import Study, record_studies
+from gsmrl_helpers.studies import ANSWERS, Study, record_studies
 from gsmrl_helpers.world import load_policy, load_problems
 
 N_EXAMPLES, N_HELD_OUT, N_ASKED = 192, 48, 128  # to learn from, to measure loss on, to answer
@@ -73,7 +74,8 @@ def run_sft(config: RunConfig, slip_share: float, train_on_prompt: bool) -> Iter
 
     Yields:
         `loss`, `grad_norm` and so on; where it is evaluated also `prompt_loss` and `response_loss`
-        on held-out solutions, and the share of right answers at temperature 1.
+        on held-out solutions, and the share of right answers at temperature 1; at the first and
+        the last step also the answers.
     """
     model, tokenizer = load_policy(config)
     model.eval()
@@ -87,7 +89,11 @@ def run_sft(config: RunConfig, slip_share: float, train_on_prompt: bool) -> Iter
 
     held_out = encode(load_problems(config, "dev")[:N_HELD_OUT])
 
-    def evaluate() -> Row:
+    documents = encode(load_problems(config, "train")[:N_EXAMPLES], slip_share)
+    settings = sft_config(config.seed, train_on_prompt)
+    n_steps = settings.n_epochs * math.ceil(len(documents) / settings.batch_size)
+
+    def evaluate(step: int) -> Row:
         rollouts = sample_rollouts(
             LocalEngine(model, tokenizer),
             prompt,
@@ -103,12 +109,13 @@ def run_sft(config: RunConfig, slip_share: float, train_on_prompt: bool) -> Iter
             "curve_mean_answer_reward": rollouts.answer_rewards.mean().item(),
             "curve_mean_format_reward": rollouts.format_rewards.mean().item(),
             **{f"{part}_loss": loss for part, loss in losses.items()},
+            **({ANSWERS: rollouts.rows()} if step in (0, n_steps) else {}),
         }
 
-    yield {"step": 0, **evaluate()}
-    documents = encode(load_problems(config, "train")[:N_EXAMPLES], slip_share)
-    for made in train_sft(model, documents, sft_config(config.seed, train_on_prompt)):
-        yield {**made, **(evaluate() if made["step"] % EVALUATE_EVERY == 0 else {})}
+    yield {"step": 0, **evaluate(0)}
+    for made in train_sft(model, documents, settings):
+        step = made["step"]
+        yield {**made, **(evaluate(step) if step % EVALUATE_EVERY == 0 else {})}
 
 
 def record_sft(profile: str, path: Path, jobs: int, fresh: bool) -> None:

@@ -225,7 +225,9 @@ def test_a_run_reports_every_step_and_evaluates_some(monkeypatch: pytest.MonkeyP
         *("curve_mean_answer_reward", "curve_mean_format_reward"),
         *("prompt_loss", "response_loss"),
     }
-    assert set(made[0]) == evaluated and evaluated.isdisjoint(made[1])
+    answers = [made[step].pop("answers") for step in (0, 2)]
+    assert [len(rows) for rows in answers] == [2, 2]
+    assert set(made[0]) == evaluated and not (evaluated | {"answers"}) & set(made[1])
     assert set(made[2]) == evaluated | {"loss", "grad_norm", "n_labels", "learning_rate"}
     with pytest.raises(ValueError, match="two_gpu"):
         sft_runs.record_sft("two_gpu", None, 1, False)
