@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -81,15 +83,9 @@ class JudgeClient:
             )
         self.url, self.model = check_url(url), model
         self.timeout, self.tries, self.wait, self.max_tokens = timeout, tries, wait, max_tokens
-        self._sleep = sleep
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        # A proxy of the environment has no business with what is asked here.
-        self._http = httpx.Client(
-            headers=headers, timeout=timeout, transport=transport, trust_env=False
-        )
-
-    def close(self) -> None:
-        self._http.close()
+        self._sleep, self._transport = sleep, transport
+        # An answer that unpacks to more than was sent could be larger than memory.
+        self._headers = {"Accept-Encoding": "identity", **authorization(api_key)}
 
     def ask(self, messages: list[Message]) -> str:
         """The judge's answer, as it wrote it.
@@ -121,19 +117,31 @@ class JudgeClient:
 
     def _post(self, body: dict[str, Any]) -> Any:
         """One try: the JSON of the server's answer."""
-        deadline, content = time.monotonic() + self.timeout, bytearray()
+        content, deadline = bytearray(), Deadline(self.timeout)
+        # A proxy of the environment has no business with what is asked here.
+        http = httpx.Client(
+            headers=self._headers,
+            timeout=self.timeout,
+            transport=self._transport,
+            trust_env=False,
+        )
         try:
-            with self._http.stream("POST", f"{self.url}/chat/completions", json=body) as response:
-                for part in response.iter_bytes():
+            with (
+                deadline.closes(http),
+                http.stream("POST", f"{self.url}/chat/completions", json=body) as response,
+            ):
+                for part in response.iter_raw():
                     content += part
-                    # httpx's timeout is one of silence: a server that drips would never end
-                    if time.monotonic() > deadline:
-                        raise JudgeTimeoutError(f"no whole answer in {self.timeout:g} s")
+                    deadline.check()
                     if len(content) > MAX_ANSWER_BYTES:
                         raise JudgeResponseError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            deadline.check()
         except httpx.TimeoutException as error:
             raise JudgeTimeoutError(f"no answer in {self.timeout:g} s") from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except (httpx.HTTPError, httpx.StreamError, OSError, RuntimeError) as error:
+            if isinstance(error, JudgeError):
+                raise
+            deadline.check()  # a connection that was closed at the deadline breaks somewhere
             raise JudgeUnreachableError(f"{self.url}: {error}") from error
         text = content.decode("utf-8", errors="replace")
         if response.status_code != httpx.codes.OK:
@@ -144,6 +152,56 @@ class JudgeClient:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise JudgeResponseError(f"not JSON: {text[:200]!r}") from error
+
+
+class Deadline:
+    """The end of one try. httpx's timeout is one of silence: a server that drips would never end.
+
+    Args:
+        seconds: from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._end = seconds, time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise JudgeTimeoutError if it has passed."""
+        if time.monotonic() >= self._end:
+            raise JudgeTimeoutError(f"no whole answer in {self.seconds:g} s")
+
+    @contextmanager
+    def closes(self, http: httpx.Client) -> Iterator[None]:
+        """Close this client at the deadline, if the block has not ended; in any case at its end."""
+        timer = threading.Timer(self.seconds, close_quietly, [http])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            close_quietly(http)
+
+
+def close_quietly(http: httpx.Client) -> None:
+    """Close a client in whose connection another thread may be reading."""
+    with suppress(Exception):
+        http.close()
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    """The header with the key, if there is one.
+
+    Raises:
+        ValueError: the key can't stand in a header; the message does not show it.
+    """
+    if api_key is None:
+        return {}
+    if not api_key or any(not "!" <= character <= "~" for character in api_key):
+        raise ValueError(
+            "api_key is empty or holds a character that can't stand in a header, such as the line "
+            "break at the end of a file: give the key alone"
+        )
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 def text_of(answer: Any) -> str:
@@ -174,7 +232,10 @@ def check_url(url: str) -> str:
         ValueError: it is not; prompts and answers would cross a network where others can read them.
     """
     parts = urlsplit(url)
-    host = parts.hostname or ""
+    try:
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ValueError(f"url={url!r}: {error}") from error
     if "@" in parts.netloc or not host:
         raise ValueError("a judge's address has a host and no password: give the key as api_key")
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -121,6 +122,27 @@ class Handler(BaseHTTPRequestHandler):
 
     def fault_silent(self) -> None:
         time.sleep(1.0)
+
+    def fault_drips_header(self) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+        self.drip(b"a")
+
+    def fault_continues(self) -> None:
+        self.drip(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def drip(self, part: bytes) -> None:
+        for _ in range(200):
+            self.wfile.write(part)
+            self.wfile.flush()
+            time.sleep(0.05)
+
+    def fault_packed_bomb(self) -> None:
+        body = gzip.compress(b" " * 50_000_000)
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def fault_drips(self) -> None:
         self.send_response(200)

@@ -156,6 +156,7 @@ def test_a_fault_that_passes_is_asked_past(fake, fault):
         ("busy", JudgeResponseError, "HTTP 503: .*overloaded"),
         ("hangs_up", JudgeUnreachableError, r"127\.0\.0\.1"),
         ("endless", JudgeResponseError, "more than 1000000 bytes"),
+        ("packed_bomb", JudgeResponseError, "not JSON: "),
     ],
 )
 def test_a_fault_that_stays_is_an_error_with_a_name(fake, fault, error, message):
@@ -167,7 +168,7 @@ def test_a_fault_that_stays_is_an_error_with_a_name(fake, fault, error, message)
     assert "s3cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("fault", ["silent", "drips"])
+@pytest.mark.parametrize("fault", ["silent", "drips", "drips_header", "continues"])
 def test_no_whole_answer_in_time_is_a_timeout(fake, fault):
     fake.faults = [fault] * 2
     with pytest.raises(JudgeTimeoutError, match=r"in 0\.3 s"):
@@ -181,6 +182,19 @@ def test_what_asking_again_can_not_mend_is_raised_at_once(fake, fault, status):
     with pytest.raises(JudgeResponseError, match=f"HTTP {status}") as raised:
         client_of(fake).ask(pair_messages(*PAIR))
     assert len(fake.requests) == 1 and raised.value.status == status
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "s3cret\x00", "s3crét", "s3 cret", ""])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key):
+    with pytest.raises(ValueError, match="api_key") as raised:
+        JudgeClient("http://127.0.0.1/v1", api_key=key)
+    assert "s3" not in repr(raised.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc/v1", "http://127.0.0.1:99999/v1"])
+def test_a_port_that_is_none_is_refused(url):
+    with pytest.raises(ValueError, match=r"[Pp]ort"):
+        JudgeClient(url)
 
 
 def test_no_server_is_an_error_with_a_name():
@@ -215,7 +229,6 @@ def test_a_reply_was_refused_or_answered(text, verdict):
 def test_https_and_loopback_are_allowed(url):
     client = JudgeClient(url + "/")
     assert client.url == url
-    client.close()
 
 
 @pytest.mark.parametrize(

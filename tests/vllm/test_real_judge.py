@@ -70,10 +70,8 @@ def client_of(server: RunningServer, **options: object) -> JudgeClient:
 
 
 @pytest.fixture
-def judge(server: RunningServer) -> Iterator[JudgeClient]:
-    client = client_of(server, max_tokens=24)
-    yield client
-    client.close()
+def judge(server: RunningServer) -> JudgeClient:
+    return client_of(server, max_tokens=24)
 
 
 def test_an_answer_is_the_model_s_own_greedy_one(judge: JudgeClient, smollm2: Path) -> None:
