@@ -136,8 +136,23 @@ _JOINED = re.compile(
     rf"([A-D]|[a-d](?={_NO_WORD}))(?!\w)",
     re.ASCII,
 )
-# as in "(A) Rome or (B) Paris", where a text stands between the letters
-_LISTED = re.compile(r"(?:[,;/&]|\bor\b|\band\b)\s?\(?([A-D])\)", re.ASCII)
+# as in "(A) Rome or (B) Paris" and "A. Rome B. Paris", where a text stands between the letters; and
+# "A; B", where none does
+_LISTED = re.compile(
+    r"(?:[,;/&]|\bor\b|\band\b)\s?\(?([A-D])\)"
+    r"|(?<![\w(])\(?([A-D])[.)](?=[\s,;]|$)"
+    r"|[,;.]\s(?:(?i:or|and)\s)?([A-D])(?=[,;.]|$)",
+    re.ASCII,
+)
+# what makes the letters after it part of a reason, not of the list
+_REASON = re.compile(r"\b(?:because|since|as|is|are|was|not|but|while|than|that)\b", re.IGNORECASE)
+# right after a label or a letter: it is asked, or denied
+_TAKEN_BACK = re.compile(
+    r"[)\].*_:\s]{0,6}(?:\?"
+    r"|(?:is|was|seems|looks|can|could)\s(?:\w{1,12}\s){0,2}(?:wrong|incorrect|false|not)\b"
+    r"|no,\s[^.!?\n]{0,30}\b(?:wrong|incorrect|false)\b|wrong\b|incorrect\b|isn['’]t\b|cannot\b|can['’]t\b)",
+    re.IGNORECASE | re.ASCII,
+)
 _TWO_IN_ONE = re.compile(r"[A-D]\s?[/&]\s?[A-D](?!\w)", re.ASCII)
 _END = re.compile(r"[\s*_\"'”’`)\]}$]{0,8}(?:$|[.!?,;\n](?![0-9]))", re.ASCII)
 
@@ -149,7 +164,7 @@ def stated_letters(text: str, options: Sequence[str]) -> set[str]:
         if _DENIED.search(text[max(0, lead.start() - _WINDOW) : lead.start()]):
             continue
         # An option such as "A dog" or "B only" says more than its first letter.
-        found |= options_at(text, lead.end(), options) or letters_at(text, lead.end())
+        found |= options_from(text, lead.end(), options) or letters_at(text, lead.end())
     return found
 
 
@@ -158,7 +173,7 @@ def letters_at(text: str, start: int) -> set[str]:
     if two := _TWO_IN_ONE.match(text, start):
         return {letter for letter in two[0] if letter in LETTERS}
     first = _LETTER.match(text, start)
-    if first is None:
+    if first is None or _TAKEN_BACK.match(text, first.end()):
         return set()
     found, end = {first[0].upper()}, first.end()
     for _ in LETTERS:
@@ -168,7 +183,25 @@ def letters_at(text: str, start: int) -> set[str]:
         found.add(joined[1].upper())
         end = joined.end()
     rest = text[end : end + MAX_ANSWER_CHARS].partition("\n")[0]
-    return found | set(_LISTED.findall(rest))
+    if reason := _REASON.search(rest):
+        rest = rest[: reason.start()]
+    return found | {letter for groups in _LISTED.findall(rest) for letter in groups if letter}
+
+
+def options_from(text: str, start: int, options: Sequence[str]) -> set[str]:
+    """The letters of the options that stand at a place, one after another as in a list."""
+    found: set[str] = set()
+    for _ in LETTERS:
+        here = options_at(text, start, options)
+        if not here:
+            break
+        found |= here
+        length = max(len(options[LETTERS.index(letter)]) for letter in here)
+        start += length + _BETWEEN.match(text, start + length).end() - (start + length)
+    return found
+
+
+_BETWEEN = re.compile(r"[\s*_\"'”’`)\]}$.,;/&]{0,6}(?:(?:or|and)\s)?[\s\"'“‘(]{0,3}", re.IGNORECASE)
 
 
 def options_at(text: str, start: int, options: Sequence[str]) -> set[str]:
@@ -194,7 +227,8 @@ def opening_letters(text: str, options: Sequence[str]) -> set[str]:
     """The letters with which lines begin as a label does: two are a list, and no answer."""
     found: set[str] = set()
     for opening in _OPENING.finditer(text):
-        found |= letters_at(text, opening.start("letter")) or {opening["letter"].upper()}
+        if not _TAKEN_BACK.match(text, opening.end("letter")):
+            found |= letters_at(text, opening.start("letter")) or {opening["letter"].upper()}
     return found
 
 
@@ -227,4 +261,8 @@ def marked_letters(text: str, options: Sequence[str]) -> set[str]:
     """The letters in brackets or after "option", anywhere; none if the text denies anything."""
     if _NEGATION.search(text):
         return set()
-    return {match["in_brackets"] or match["named"] for match in _MARKED.finditer(text)}
+    found: set[str] = set()
+    for match in _MARKED.finditer(text):
+        name = "in_brackets" if match["in_brackets"] else "named"
+        found |= letters_at(text, match.start(name)) or {match[name]}
+    return found
