@@ -130,7 +130,9 @@ class JudgeClient:
                 deadline.closes(http),
                 http.stream("POST", f"{self.url}/chat/completions", json=body) as response,
             ):
-                for part in response.iter_raw():
+                if packed := response.headers.get("Content-Encoding"):
+                    raise JudgeResponseError(f"an answer in {packed!r}, which was not asked for")
+                for part in response.iter_bytes():
                     content += part
                     deadline.check()
                     if len(content) > MAX_ANSWER_BYTES:

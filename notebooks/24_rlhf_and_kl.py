@@ -35,6 +35,7 @@
 # worth while the score rises.
 
 # %%
+import inspect
 import math
 import re
 
@@ -60,7 +61,7 @@ from gsmrl_helpers.recordings import read_recording
 from gsmrl_helpers.result_plots import plot_curves
 from gsmrl_helpers.results import binned, final_values
 from gsmrl_helpers.tables import as_html
-from gsmrl_helpers.verdicts import compare
+from gsmrl_helpers.verdicts import compare, paired_differences
 
 use_style()
 
@@ -720,13 +721,16 @@ habits.loc[["SFT", *METHODS]].round(2)
 # %% tags=["check"]
 if profile == "pocket":
     hacked, before_rl = habits.loc["GRPO, no KL"], habits.loc["SFT"]
-    assert hacked["calculations"] > before_rl["calculations"] + 0.1
+    assert (habits.loc[list(METHODS), "calculations"] > 1.4).all()
+    assert before_rl["calculations"] < 1.35
+    with_penalty = habits.loc[["GRPO, KL", "PPO, KL"], "come_out"]
+    assert (with_penalty > before_rl["come_out"] - 0.05).all()
     assert hacked["come_out"] < before_rl["come_out"] - 0.15
     assert hacked["in_format"] > 0.95
 
 # %% [markdown]
-# Without the penalty the policy calculates more than the SFT policy did, and more carelessly: a
-# smaller share of its calculations comes out, and its answers are in format nearly always. The
+# All three methods write more calculations than the SFT policy did. What is peculiar to the one
+# without a penalty is that few of them come out, while its answers are in format nearly always. The
 # best-paid answers of one run:
 
 # %%
@@ -797,8 +801,8 @@ plt.show()
 
 # %% [markdown]
 # *The checker's verdict against the distance, means over five steps. The runs with the penalty stay
-# within about a nat of the reference, and near its share of right answers or above it. Those
-# without go on, and the farther they are, the fewer answers are right.*
+# within about a nat of the reference, most of them near its share of right answers or above it.
+# Those without go on, and the farther they are, the fewer answers are right.*
 #
 # ## What the penalty buys, and what it costs
 #
@@ -820,15 +824,29 @@ if profile == "pocket":
         final_values(results, "curve_kl").groupby("variant")["value"].mean()
     )
     assert distance["GRPO, KL"] < 0.3 * distance["GRPO, no KL"]
+    assert abs(distance["GRPO, KL"] - 0.9) < 0.05
+    assert abs(distance["PPO, KL"] - 0.3) < 0.05
+    beside_sft = compare(both, "GRPO, KL", "SFT")
+    lost = paired_differences(both, "GRPO, KL", "SFT")
+    assert abs(beside_sft.difference) < 0.01 and -0.1 < beside_sft.low < -0.09
+    assert (lost < -0.05).sum() == 1 and abs(lost.min() + 0.09) < 0.005
+    assert inspect.signature(PPO).parameters["lam"].default == 0.95
 
 # %% [markdown]
-# The policies with the penalty end no lower than the SFT policy, and more was not asked of it.
-# GRPO's can't be told from the SFT policy, PPO's are better than it.
+# GRPO's policies with the penalty can't be told from the SFT policy. That is no proof that nothing
+# was lost: on average they end where it does, one seed ended nine points lower, and four seeds
+# don't exclude as much. PPO's are better than the SFT policy.
 #
 # **PPO against GRPO**, on the same reward models and with as many answers: the last line above is
-# the comparison that was run. The two $\beta$ are not the same dial. In GRPO the rewards were
-# divided by the group's standard deviation before the penalty was added; a $\beta$ in the loss is
-# worth $\beta$ times that deviation in units of the score.
+# the comparison that was run, and what differs is more than $A_t$. The recorded PPO has a value
+# model that learns at a rate of its own, $\lambda = .95$, and advantages that are brought to mean 0
+# and deviation 1 over the batch. All runs take two updates a batch at twice the profile's rate,
+# with one $\beta$ each, chosen after trials of one seed. And PPO's end nearer to the reference, at
+# .3 nats where GRPO's have .9, so that part of a difference may be one of distance.
+#
+# The two $\beta$ are not the same dial. In GRPO the rewards were divided by the group's standard
+# deviation before the penalty was added; a $\beta$ in the loss is worth $\beta$ times that
+# deviation in units of the score.
 
 # %% tags=["check"]
 group_scores, kl = torch.tensor([[0.1, 0.4, 0.5, 0.8], [2.0, 0.0, 1.0, 3.0]])
@@ -859,12 +877,13 @@ assert torch.allclose(in_the_loss, in_the_score)
 # if there is a penalty.
 #
 # RLAIF {cite}`lee2023rlaif` is no other algorithm. The pairs are chosen by a model, and what that
-# model prefers is what will be learnt; the chapter's run was one, with a checker that is always
-# right.
+# model prefers is what will be learnt. (The pairs of this chapter were chosen in the same way, by a
+# program in the model's place.)
 #
 # *Test-time compute* spends where all of these save. A policy that answers eight times and takes
 # the majority, or a longer thought, gains without training, at every question again. Training moves
-# what one answer achieves; `pass@8` in {doc}`14_on_policy_results` shows how much more eight would.
+# what one answer achieves. `pass@8` in {doc}`14_on_policy_results` is a bound on what eight would:
+# it asks whether any is right, and a majority does not know which.
 #
 # ## Take away
 #
@@ -887,8 +906,9 @@ assert torch.allclose(in_the_loss, in_the_score)
 #
 # *Medium, 10 minutes.* Instead of training one can draw $n$ answers and keep the best-paid. That is
 # a policy as well, and its divergence from the one that it draws from does not depend on the
-# scores, if no two are equal: $\log n - (n-1)/n$. Write `nats_of_best_of(n)`, and say how many
-# answers go as far as 2 nats.
+# scores: $\log n - (n-1)/n$, if there are so many answers that none is drawn twice and no two have
+# one score (otherwise it is less). Write `nats_of_best_of(n)`, and say how many answers go as far
+# as 2 nats.
 #
 # :::{dropdown} Hint
 # The best of $n$ has rank $u$ (0 lowest, 1 highest) with the density $n u^{n-1}$; the divergence is
@@ -913,7 +933,12 @@ for n in (1, 2, 8, 50):
     density = n * rank ** (n - 1)
     numerically = (density * density.log().nan_to_num(neginf=0.0)).mean()
     assert abs(nats_of_best_of(n) - numerically.item()) < 1e-4
-assert nats_of_best_of(18) < 2 <= nats_of_best_of(20)
+assert nats_of_best_of(18) < nats_of_best_of(19) < 2 <= nats_of_best_of(20)
+assert abs(nats_of_best_of(19) - 2.00) < 0.005
+best_of_two = torch.tensor(
+    [0.25, 0.75]
+).double()  # two answers, the worse one twice
+assert nats_of_best_of(2) > (best_of_two * (best_of_two / 0.5).log()).sum()
 
 # %% [markdown]
 # ```{exercise} All that is still to come
@@ -983,6 +1008,9 @@ def exact_kl(theta: Tensor) -> Tensor:
 theta = torch.tensor(
     [0.3, 2.0, -0.1], dtype=torch.float64, requires_grad=True
 )
+assert (
+    abs(exact_kl(torch.zeros(3).double())) < 1e-12
+)  # of the reference itself
 exact_gradient = torch.autograd.grad(exact_kl(theta), theta)[0]
 of_tokens = answer_log_probs(theta)
 of_answers = of_tokens.sum(dim=1).detach().exp()

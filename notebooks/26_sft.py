@@ -488,6 +488,8 @@ HTML(as_html(cuts.round(2).astype(str)))
 # %% tags=["check"]
 whole, cut, across = cuts["nats"]
 assert cut > 4 * whole and across > 100 * whole
+n_whole, n_cut, _ = cuts["how many"]
+assert 0.45 < n_cut / (n_whole + n_cut) < 0.55
 assert cuts["how many"][2] == len(set(document_of.flatten().tolist())) - 1
 
 # %% [markdown]
@@ -1159,6 +1161,7 @@ untrained.eval()
 measured = [
     seen_and_alone(untrained, *some[at : at + 2]) for at in range(0, 16, 2)
 ]
+assert all(abs(a - b) > 1e-6 for a, b in measured)
 seen, by_itself = np.mean(measured, axis=0)
 assert (
     abs(by_itself - 0.14) < 0.02 and abs(seen - by_itself) < 0.1 < cut - whole

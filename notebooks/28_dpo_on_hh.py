@@ -557,7 +557,9 @@ assert ratios[0].mean() > 0 > ratios[1].mean()
 # starts from the fine-tuned model of {doc}`26_sft`, and so does the reference, which stays on a
 # second GPU. Gradients add up over the pairs of a step, one at a time. Then the four benchmarks of
 # {doc}`27_benchmarks` are asked again, above all those on instructions and safety. We have not run
-# it.
+# it. The weights are in bfloat16, as the supplement's are, and at 1e-6 most of them do not move
+# ({doc}`29_hardware`); look at the share that did, and where there is memory for it keep copies in
+# float32.
 
 # %% tags=["gpu", "nbval-skip"]
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -684,6 +686,10 @@ assert (
     last_answers({"chosen": running["chosen"], "rejected": running["chosen"]})
     is None
 )
+asked, other = (
+    f"\n\nHuman: Hi.\n\nAssistant: Hi.\n\nHuman: {q}?" for q in "AB"
+)
+assert last_answers({"chosen": asked, "rejected": other}) is None
 
 # %% [markdown]
 # ```{exercise} How many pairs does a bias take?

@@ -441,7 +441,8 @@ assert (advantages_of(plain) != 0).all()
 # PPO *learns* a baseline: a value head predicts the return at every token, and $A$ is what came out
 # better than predicted, smoothed by GAE. That gives each token its own advantage, and costs a
 # second model of about the same size, its optimizer state, and a loss of its own that has to be
-# tuned.
+# tuned: with a reward model and a reference, four models. The KL penalty is part of its rewards; in
+# GRPO it stands in the loss, or is left out.
 #
 # GRPO *measures* the baseline: it samples $G$ answers to each prompt and subtracts their mean
 # reward, so that each token of an answer gets the same advantage. It costs more sampling, and no
@@ -449,7 +450,8 @@ assert (advantages_of(plain) != 0).all()
 # little to add; a group of eight tells how hard a prompt is without any learning.
 #
 # Then two numbers that show that you know the faults. GRPO divides by the group's standard
-# deviation: among the rewards 1, 1, 1, 0 the wrong answer weighs −1.73. And a loss averaged over
+# deviation: among the rewards 1, 1, 1, 0 the wrong answer weighs −1.73 (−1.5 where the deviation is
+# that of `torch.std`, with $n - 1$). And a loss averaged over
 # each answer punishes a wrong answer of 16 tokens eight times less per token than one of 2. Dr.
 # GRPO leaves both divisions out.
 # ```
@@ -458,6 +460,7 @@ assert (advantages_of(plain) != 0).all()
 population = torch.tensor([1.0, 1, 1, 0], dtype=torch.float64)
 wrong = (0 - population.mean()) / population.std(correction=0)
 assert abs(wrong.item() + 1.73) < 0.005
+assert abs((0 - population.mean()) / population.std() + 1.5) < 1e-12
 assert (1 / 2) / (1 / 16) == 8
 
 # %% [markdown]

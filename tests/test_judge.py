@@ -156,7 +156,7 @@ def test_a_fault_that_passes_is_asked_past(fake, fault):
         ("busy", JudgeResponseError, "HTTP 503: .*overloaded"),
         ("hangs_up", JudgeUnreachableError, r"127\.0\.0\.1"),
         ("endless", JudgeResponseError, "more than 1000000 bytes"),
-        ("packed_bomb", JudgeResponseError, "not JSON: "),
+        ("packed_bomb", JudgeResponseError, "an answer in 'gzip'"),
     ],
 )
 def test_a_fault_that_stays_is_an_error_with_a_name(fake, fault, error, message):
