@@ -82,7 +82,7 @@ def decode_line(line: bytes | ValueError) -> Any:
     if not line.strip():
         raise ValueError("blank line, expected a JSON object")
     try:
-        return json.loads(line.decode("utf-8"))
+        return json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
