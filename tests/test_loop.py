@@ -175,7 +175,7 @@ def test_gsm8k_splits_do_not_overlap() -> None:
     assert not questions["train"] & questions["dev"]
     assert questions["curve"] < questions["test"]
     assert not (questions["train"] | questions["dev"]) & questions["test"]
-    with pytest.raises(ValueError, match="need 7474 problems of 7473"):
+    with pytest.raises(ValueError, match="need 7474 problems, and gsm8k has 7473"):
         load_problems(
             experiment_config("on-policy", "two_gpu", overrides={"splits": {"train": 6401}}),
             "train",

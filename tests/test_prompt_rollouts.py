@@ -24,7 +24,7 @@ from tests.tiny_sampler import make_tokenizer
 ON_RECORD = [
     name
     for name, recording in RECORDINGS.items()
-    if recording.row == "rollout" and recording_path(name, "pocket").is_file()
+    if name.endswith("-rollouts") and recording_path(name, "pocket").is_file()
 ]
 PROBLEMS = load_pocket_problems("test", 5)
 TWO = [PROMPTS["question_only"], PROMPTS["r1_zero"]]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pytest
+from PIL import Image
 
 from gsmrl_helpers.site_weight import NotAPngError, first_words, lighten_site
 
@@ -11,15 +11,14 @@ SCRIPTS = """<script defer src="../_static/scripts/fontawesome.js?digest=55"></s
 <script src="../_static/searchtools.js"></script>
 <script src="../searchindex.js"></script>
 <script src="../_static/book.js?v=1"></script>"""
-IMAGE = '<img alt="../_images/{name}" src="../_images/{name}" />'
+FIGURE = '<img alt="../_images/{name}" src="../_images/{name}" />'
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     (tmp_path / "_images").mkdir()
     (tmp_path / "notebooks").mkdir()
-    plt.figure(figsize=(3, 2), dpi=50).savefig(tmp_path / "_images" / "a.png")
-    plt.close()
+    Image.new("RGB", (150, 100)).save(tmp_path / "_images" / "a.png")
     return tmp_path
 
 
@@ -36,13 +35,13 @@ def test_scripts_that_nothing_needs_are_gone_but_from_the_search_page(site: Path
 
 def test_a_figure_has_its_size_and_its_caption(site: Path) -> None:
     below = "\n</div>\n</div>\n<p><em>Left: <b>a</b> &lt; b, “so”.\nRight: c.</em></p>"
-    text = lightened(site, f"<div><div>{IMAGE.format(name='a.png')}{below}")
+    text = lightened(site, f"<div><div>{FIGURE.format(name='a.png')}{below}")
     assert 'alt="Left: a &lt; b, “so”. Right: c."' in text
     assert 'width="150" height="100" loading="lazy"' in text and below in text
 
 
 def test_without_a_caption_it_points_to_the_text_and_an_author_s_words_stay(site: Path) -> None:
-    text = lightened(site, IMAGE.format(name="a.png") + "<p>Prose.</p>")
+    text = lightened(site, FIGURE.format(name="a.png") + "<p>Prose.</p>")
     assert 'alt="Figure, described in the text"' in text
     own = '<img alt="Two curves" src="../_images/a.png" style="width: 100%;" />'
     assert 'alt="Two curves" src="../_images/a.png" style="width: 100%;" width' in lightened(
@@ -51,11 +50,11 @@ def test_without_a_caption_it_points_to_the_text_and_an_author_s_words_stay(site
 
 
 def test_other_images_stay_and_a_broken_one_is_named(site: Path) -> None:
-    other = IMAGE.format(name="a.svg")
+    other = FIGURE.format(name="a.svg")
     assert lightened(site, other) == other
     (site / "_images" / "b.png").write_text("<html>no picture</html>")
     with pytest.raises(NotAPngError, match=r"b\.png"):
-        lightened(site, IMAGE.format(name="b.png"))
+        lightened(site, FIGURE.format(name="b.png"))
 
 
 def test_a_long_caption_ends_at_a_word() -> None:
