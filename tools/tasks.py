@@ -128,11 +128,11 @@ def test_stages(everything: bool = False) -> list[Stage]:
     return [
         Stage("format", python("-m", "ruff", "format", "--check", "."), 15),
         Stage("lint", python("-m", "ruff", "check", "."), 10),
-        Stage("pairs", gsmrl("notebooks", "check"), 40),
+        Stage("pairs", gsmrl("notebooks", "check"), 30),
         unit_tests(everything),
-        nbval("nbval", 560),
-        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 110),
-        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 45),
+        nbval("nbval", 585),
+        Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 100),
+        Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 40),
         Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 220),
     ]
 
