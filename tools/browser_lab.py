@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from urllib.request import urlopen
 
 from browser_check import FLAGS, find_browser
 from playwright.sync_api import Page, sync_playwright
+
+from gsmrl_helpers.server_process import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = "10_advantages"
@@ -39,12 +40,6 @@ FIND_STATE = """() => {
     failed: failed.map((cell) => cell.source.slice(0, 60)),
   };
 }"""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextmanager
