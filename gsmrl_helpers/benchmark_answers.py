@@ -197,7 +197,7 @@ def options_from(text: str, start: int, options: Sequence[str]) -> set[str]:
             break
         found |= here
         length = max(len(options[LETTERS.index(letter)]) for letter in here)
-        start += length + _BETWEEN.match(text, start + length).end() - (start + length)
+        start = _BETWEEN.match(text, start + length).end()
     return found
 
 
@@ -264,5 +264,6 @@ def marked_letters(text: str, options: Sequence[str]) -> set[str]:
     found: set[str] = set()
     for match in _MARKED.finditer(text):
         name = "in_brackets" if match["in_brackets"] else "named"
-        found |= letters_at(text, match.start(name)) or {match[name]}
+        if not _TAKEN_BACK.match(text, match.end(name)):
+            found |= letters_at(text, match.start(name)) or {match[name]}
     return found

@@ -53,10 +53,7 @@ def add_stuck_boxes(notebook: NotebookNode) -> None:
 
 def with_box(source: str, match: re.Match[str], box: str) -> str:
     """The cell's Markdown with a box at the end of its exercise."""
-    fence = match[1]
-    at = match.end() - len(fence)
-    while source[at : at + len(fence)] != fence:
-        at -= 1
+    at = source.rindex(match[1], 0, match.end())
     return f"{source[:at]}\n:::{{dropdown}} {TITLE}\n{box}\n:::\n{source[at:]}"
 
 

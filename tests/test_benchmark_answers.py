@@ -113,6 +113,7 @@ MMLU = [
     ("B. is incorrect.", None),
     ("B) No, that is wrong.", None),
     ("B is clearly not right.", None),
+    ("Could it be (B)?", None),
     ("The answer is B? No, it is C.", None),
     ("The answer is (B), because (A) is in Italy.", "B"),
     ("The answer is B. Rome is A) in Italy.", "B"),
