@@ -35,6 +35,7 @@ from gsmrl_helpers.paths import BOOK_DIR, BUILD_DIR, ROOT, relative_to_root
 from gsmrl_helpers.runs import EXECUTED_NAME, RUN_NOTEBOOK
 from gsmrl_helpers.scrub import litter_problems, scrub
 from gsmrl_helpers.site_files import read_downloads, show_buttons, write_downloads, write_previews
+from gsmrl_helpers.site_styles import join_styles
 from gsmrl_helpers.site_weight import lighten_site
 from gsmrl_helpers.stuck_boxes import add_stuck_boxes
 from gsmrl_helpers.toc import chapters, toc_files
@@ -172,6 +173,7 @@ def build_book(
     write_downloads(built, downloads)
     write_previews(built)
     lighten_site(built)
+    join_styles(built)
     shutil.rmtree(html, ignore_errors=True)
     built.replace(html)
     shutil.rmtree(work)

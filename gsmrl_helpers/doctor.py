@@ -35,7 +35,7 @@ GB = 1e9
 # `gsmrl plan --profile pocket` computes 1.15 GB of tensors at the peak; Python and the imported
 # packages take about 1 GB beside them, a kernel of Jupyter and the system the rest.
 LEAST_MEMORY, ENOUGH_MEMORY = 2.5 * GB, 4 * GB
-# a run leaves two checkpoints of 10 MB each; the book's pages with MathJax take 70 MB
+# a run leaves two checkpoints of 10 MB each; the book's pages take 35 MB
 LEAST_DISK, ENOUGH_DISK = 0.5 * GB, 3 * GB
 
 State = Literal["ok", "note", "problem"]

@@ -1,6 +1,5 @@
-"""What makes a built page light: no script that it does not need, images that keep their place.
-
-Left as they are: MathJax, which waits with each formula until it comes into view (`_config.yml`).
+"""What makes a built page light: no script that it does not need, none that text waits for, and
+images that keep their place.
 """
 
 from __future__ import annotations
@@ -16,6 +15,16 @@ SCRIPTS = re.compile(
     r'\s*<script[^>]* src="[^"]*(?:fontawesome\.js|searchtools\.js|language_data\.js'
     r'|searchindex\.js)[^"]*"></script>'
 )
+# Text is shown before these run. Lines within the page set what the one left out declares.
+WAITED_FOR = re.compile(
+    r'<script(?![^>]* defer\b)(?=[^>]* src="(?![^"]*documentation_options\.js))'
+)
+# A formula's letters are asked for with the styles: were they late, lines would break anew.
+FONTS = ("KaTeX_Main-Regular", "KaTeX_Math-Italic")
+EARLY = '<link rel="preload" as="font" type="font/woff2" crossorigin href="{}" />\n'
+# Names and punctuation have the colour of the text, which they need no element for.
+PLAIN_TOKEN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
+FOLD = '<summary aria-label="Toggle hidden content">'  # which reads aloud other words than it shows
 IMAGE = re.compile(
     r'<img alt="(?P<alt>[^"]*)"(?P<between>[^>]*?) src="(?P<src>[^"]+)"(?P<rest>[^>]*?)/>'
 )
@@ -35,17 +44,22 @@ def lighten_site(html: Path) -> None:
     for page in html.rglob("*.html"):
         if "_static" not in page.parts:
             text = page.read_text(encoding="utf-8")
-            page.write_text(lighten_page(text, page), encoding="utf-8")
+            page.write_text(lighten_page(text, page, html), encoding="utf-8")
 
 
-def lighten_page(text: str, page: Path) -> str:
+def lighten_page(text: str, page: Path, html: Path) -> str:
     """A page's HTML without superfluous scripts, its images with size and description.
 
     Raises:
         NotAPngError: see `png_size`.
     """
     if page.name != SEARCH_PAGE:
-        text = SCRIPTS.sub("", text)
+        text = WAITED_FOR.sub("<script defer", SCRIPTS.sub("", text))
+    text = PLAIN_TOKEN.sub(r"\1", text).replace(FOLD, "<summary>")
+    if 'class="katex"' in text:
+        folder = "../" * (len(page.relative_to(html).parts) - 1) + "_static/katex/fonts"
+        early = "".join(EARLY.format(f"{folder}/{name}.woff2") for name in FONTS)
+        text = text.replace("</head>", early + "</head>", 1)
     return IMAGE.sub(lambda image: describe(image, page), text)
 
 

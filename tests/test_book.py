@@ -71,7 +71,8 @@ def test_every_output_is_shown_and_nothing_is_loaded_from_elsewhere(source, tmp_
     for name in ("book/welcome.html", "notebooks/01_small.html", "search.html"):
         text = (html / name).read_text()
         assert re.findall(r'<(?:script|img|link)\b[^>]*(?:src|href)="(https?:[^"]+)"', text) == []
-    assert (html / "_static" / "mathjax" / "tex-chtml.js").is_file()
+    assert "MathJax" not in page and 'class="katex-display"' in page
+    assert (html / "_static" / "katex" / "fonts" / "KaTeX_Main-Regular.woff2").is_file()
 
     # a page that is missing, and one that lost an output or shows another one
     (html / "book" / "welcome.html").unlink()

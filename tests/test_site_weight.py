@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from pygments.styles import get_style_by_name
+from pygments.token import Token
 
 from gsmrl_helpers.site_weight import NotAPngError, first_words, lighten_site
 
@@ -29,8 +31,44 @@ def lightened(site: Path, text: str, name: str = "page.html") -> str:
 
 
 def test_scripts_that_nothing_needs_are_gone_but_from_the_search_page(site: Path) -> None:
-    assert lightened(site, SCRIPTS) == '\n<script src="../_static/book.js?v=1"></script>'
+    assert lightened(site, SCRIPTS) == '\n<script defer src="../_static/book.js?v=1"></script>'
     assert lightened(site, SCRIPTS, "search.html") == SCRIPTS
+
+
+def test_text_waits_for_no_script_but_the_one_that_lines_in_the_page_need(site: Path) -> None:
+    text = '<script src="_static/documentation_options.js?v=1"></script>\n<script>let a;</script>\n'
+    assert lightened(site, text) == text
+    tabs = '<script data-x="y" src="a.js"></script>'
+    assert lightened(site, tabs) == '<script defer data-x="y" src="a.js"></script>'
+
+
+def test_letters_of_formulas_are_asked_for_early_where_there_are_any(site: Path) -> None:
+    text = '<head></head><span class="katex"></span>'
+    page = lightened(site, text)
+    assert page.count('rel="preload" as="font"') == 2
+    assert 'href="../_static/katex/fonts/KaTeX_Main-Regular.woff2"' in page
+    (site / "root.html").write_text(text)
+    lighten_site(site)
+    assert 'href="_static/katex/fonts' in (site / "root.html").read_text()
+    assert lightened(site, "<head></head>") == "<head></head>"
+
+
+def test_code_keeps_its_text_and_elements_for_what_has_a_colour(site: Path) -> None:
+    code = '<span class="k">def</span><span class="w"> </span><span class="n">f</span>'
+    assert lightened(site, code) == '<span class="k">def</span> f'
+
+
+def test_a_fold_is_called_what_it_shows(site: Path) -> None:
+    fold = '<summary aria-label="Toggle hidden content"><span>Show code</span></summary>'
+    assert lightened(site, fold) == "<summary><span>Show code</span></summary>"
+
+
+@pytest.mark.parametrize("style", ["a11y-high-contrast-light", "a11y-high-contrast-dark"])
+def test_names_and_punctuation_have_the_colour_of_the_text(style: str) -> None:
+    styles = get_style_by_name(style)
+    text = styles.style_for_token(Token.Text)["color"]
+    for token in (Token.Name, Token.Name.Namespace, Token.Punctuation, Token.Text.Whitespace):
+        assert styles.style_for_token(token)["color"] == text
 
 
 def test_a_figure_has_its_size_and_its_caption(site: Path) -> None:

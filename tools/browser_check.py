@@ -45,13 +45,11 @@ FIND_FAULTS = """async () => {
   // what waits until it is near the window is asked for now
   for (const image of document.images) image.loading = 'eager';
   await Promise.all([...document.images].map((image) => image.decode().catch(() => {})));
-  await window.MathJax?.startup?.document?.lazyTypesetAll?.();
-  const math = document.querySelectorAll('.math');
-  const typeset = document.querySelectorAll('mjx-container');
-  const missing = math.length - typeset.length;
-  if (missing > 0) faults.push(`${missing} formulas not typeset`);
-  const wrong = document.querySelectorAll('mjx-merror, [data-mjx-error]');
-  if (wrong.length) faults.push(`${wrong.length} formulas with an error`);
+  await document.fonts.ready;
+  for (const formula of document.querySelectorAll('.math')) {
+    const set = formula.querySelector('.katex-html');
+    if (!set || !set.offsetWidth) faults.push(`formula not typeset: ${formula.textContent}`);
+  }
   for (const image of document.images)
     if (!image.complete || image.naturalWidth === 0) faults.push(`image not loaded: ${image.src}`);
   if (document.body.innerText.includes('Loading widget')) faults.push('a widget that never loads');
@@ -140,9 +138,6 @@ def look_at(
         page = context.new_page()
         faults = watch(page, address)
         page.goto(f"{address}/{name}", wait_until="networkidle")
-        if page.locator(".math").count():
-            page.wait_for_function("() => window.MathJax?.startup?.promise")
-            page.evaluate("() => MathJax.startup.promise")
         faults += page.evaluate(FIND_FAULTS)
         if picture:
             picture.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 
 const contentRoot = () => document.documentElement.dataset.content_root || "./";
 const NOT_PROSE =
-  "a, button, code, pre, .math, mjx-container, h1, h2, h3, h4, h5, h6, table, summary, script, .claim-mark";
+  "a, button, code, pre, .math, h1, h2, h3, h4, h5, h6, table, summary, script, .claim-mark";
 
 document.addEventListener("DOMContentLoaded", () => {
   offerScript();
@@ -31,33 +31,34 @@ function offerScript() {
 
 // The first place in the prose of a page where each term stands becomes a link to the glossary.
 function linkTerms(terms) {
+  const nodes = proseNodes();
   for (const term of terms) {
     const name = term.name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
     const pattern = new RegExp(`(?<![\\w-])${name}s?(?![\\w-])`, /^[a-z]/.test(term.name) ? "i" : "");
-    const node = firstText(pattern);
-    if (!node) continue;
-    const match = pattern.exec(node.data);
-    const rest = node.splitText(match.index);
-    rest.splitText(match[0].length);
+    const place = nodes.findIndex((node) => pattern.test(node.data));
+    if (place < 0) continue;
+    const match = pattern.exec(nodes[place].data);
+    const word = nodes[place].splitText(match.index);
+    nodes.splice(place + 1, 0, word.splitText(match[0].length));
     const link = document.createElement("a");
     link.className = "glossary-term";
     link.href = `${contentRoot()}book/glossary.html#${term.id}`;
     link.textContent = match[0];
-    rest.replaceWith(link);
+    word.replaceWith(link);
     preview(link, term.html);
   }
 }
 
-function firstText(pattern) {
-  const prose = document.querySelectorAll(".bd-article p, .bd-article li");
-  for (const block of prose) {
+// The pieces of text that may become links, in the order of the page.
+function proseNodes() {
+  const nodes = new Set(); // a paragraph of a list lies in two blocks
+  for (const block of document.querySelectorAll(".bd-article p, .bd-article li")) {
     const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
-      const node = walker.currentNode;
-      if (pattern.test(node.data) && !node.parentElement.closest(NOT_PROSE)) return node;
+      if (!walker.currentNode.parentElement.closest(NOT_PROSE)) nodes.add(walker.currentNode);
     }
   }
-  return null;
+  return [...nodes];
 }
 
 let shown = null;
@@ -86,7 +87,6 @@ function preview(link, html) {
     box.style.top = `${(below ? at.bottom + 6 : at.top - box.offsetHeight - 6) + window.scrollY}px`;
     link.setAttribute("aria-describedby", box.id);
     shown = { link, box };
-    window.MathJax?.typesetPromise?.([box]);
   };
   link.addEventListener("mouseenter", show);
   link.addEventListener("focus", show);
