@@ -3,10 +3,10 @@
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3 python,$(shell command -v $(p) 2>/dev/null)))
 
-.PHONY: help setup book student test test-vllm test-full bench record lab
+.PHONY: help setup setup-vllm book student test test-vllm test-full bench record lab
 
 help:
 	@$(PYTHON) tools/tasks.py --help
 
-setup book student test test-vllm test-full bench record lab:
+setup setup-vllm book student test test-vllm test-full bench record lab:
 	@$(PYTHON) tools/tasks.py $@

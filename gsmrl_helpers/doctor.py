@@ -5,30 +5,27 @@ Nothing here imports torch: a broken installation is among the things to be foun
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 import psutil
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rich.console import Group
 from rich.text import Text
 
-from gsmrl_helpers.options import profile_names
-from gsmrl_helpers.paths import DATA_DIR, RESULTS_DIR, ROOT
+from gsmrl_helpers.paths import DATA_DIR, ROOT
+from gsmrl_helpers.scales import Scale, find_scales
 from gsmrl_helpers.tables import as_rich
 
 GB = 1e9
@@ -57,15 +54,6 @@ class Check:
     state: State
     found: str
     to_do: str = ""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Whether a profile can run here, what it lacks, and how long a run takes."""
-
-    profile: str
-    lacks: str
-    time: str
 
 
 @dataclass(frozen=True)
@@ -109,17 +97,8 @@ def diagnose() -> Diagnosis:
         check_gsm8k(),
     )
     problems = [check.name for check in checks if check.state == "problem"]
-    profiles = {name: read_profile_file(name) for name in profile_names()}
-    runs = recorded_runs()
-    scales = (
-        Scale(
-            name,
-            what_lacks(profile, len(gpus), server.state == "ok", problems),
-            time_on_record(runs.get(name, [])),
-        )
-        for name, profile in sorted(profiles.items(), key=lambda item: item[0] != "pocket")
-    )
-    return Diagnosis(checks, tuple(scales))
+    scales = find_scales(len(gpus), server.state == "ok", problems)
+    return Diagnosis(checks, scales)
 
 
 # --- the machine and the environment --------------------------------------------------------------
@@ -256,69 +235,3 @@ def check_gsm8k() -> Check:
             return Check("GSM8K", "ok", "train.jsonl and test.jsonl are there")
     advice = "downloaded when a run needs it, or gsmrl data gsm8k --from DIR"
     return Check("GSM8K", "note", "not here", advice)
-
-
-# --- what can run, and how long it takes ----------------------------------------------------------
-
-
-def read_profile_file(name: str) -> dict[str, Any]:
-    """A profile's settings as its file has them."""
-    path = Path(__file__).with_name("profiles") / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def gpus_of(profile: Mapping[str, Any]) -> int:
-    """GPUs that a profile names: the highest number among its devices, plus one."""
-    devices = (profile["device"], profile.get("vllm", {}).get("device", "cpu"))
-    numbers = [int(device.split(":")[1]) for device in devices if device.startswith("cuda:")]
-    return max(numbers, default=-1) + 1
-
-
-def what_lacks(
-    profile: Mapping[str, Any], n_gpus: int, has_vllm: bool, problems: Sequence[str]
-) -> str:
-    """What a profile lacks here, in words; empty where it can run.
-
-    Whether a GPU's memory suffices is not said here: `gsmrl plan` computes that.
-    """
-    lacks = list(problems)
-    if gpus_of(profile) > n_gpus:
-        lacks.append(f"{gpus_of(profile)} GPU{'s' * (gpus_of(profile) > 1)}, found {n_gpus}")
-    if profile.get("engine") == "vllm" and not has_vllm:
-        lacks.append("vLLM")
-    return "; ".join(lacks)
-
-
-def recorded_runs(folder: Path = RESULTS_DIR) -> dict[str, list[dict[str, Any]]]:
-    """The manifests of finished GRPO runs on record, each once: profile -> manifests."""
-    found: dict[str, dict[tuple, dict[str, Any]]] = defaultdict(dict)
-    for path in sorted(folder.glob("*/*.manifest.json")):
-        for run in json.loads(path.read_text(encoding="utf-8")).get("runs", []):
-            config = run.get("config", {})
-            if run.get("wall_seconds") and config.get("n_grpo_steps"):
-                key = (config["variant"], config["seed"], run["started"])
-                found[path.parent.name][key] = run
-    return {profile: list(runs.values()) for profile, runs in found.items()}
-
-
-def time_on_record(runs: Sequence[Mapping[str, Any]]) -> str:
-    """How long the runs of a profile took where they were recorded, by kind of processor."""
-    if not runs:
-        return "none on record; gsmrl preflight predicts it"
-    seconds = defaultdict(list)
-    for run in runs:
-        machine = run["machine"]
-        threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
-        seconds[machine["gpu"] or f"{machine['cpu_capability']}, {threads}"].append(
-            run["wall_seconds"]
-        )
-    return "on record: " + "; ".join(
-        f"{minutes(times)} ({where}, {len(times)} run{'s' * (len(times) > 1)})"
-        for where, times in sorted(seconds.items())
-    )
-
-
-def minutes(seconds: Sequence[float]) -> str:
-    """The shortest and the longest of these times."""
-    ends = [f"{end / 60:.0f}" for end in (min(seconds), max(seconds))]
-    return f"{' to '.join(dict.fromkeys(ends))} min"

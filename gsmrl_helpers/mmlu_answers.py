@@ -27,6 +27,7 @@ from gsmrl_helpers.gsm8k import DATA_VARIABLE
 from gsmrl_helpers.paths import ROOT
 from gsmrl_helpers.sampling import SamplingParams
 from gsmrl_helpers.threads import choose_threads
+from gsmrl_helpers.tokenization import as_user_turn
 
 SUBJECTS = (
     "abstract_algebra",
@@ -74,10 +75,7 @@ def mmlu_folder() -> Path:
 def in_form(form: str, example: MmluExample, tokenizer: PreTrainedTokenizerBase) -> str:
     """The question as text to go on with, or as a user's turn of the chat template."""
     text = mmlu_prompt(example)
-    if form == "plain text":
-        return text
-    message = [{"role": "user", "content": text}]
-    return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    return text if form == "plain text" else as_user_turn(text, tokenizer)
 
 
 def answer_rows(

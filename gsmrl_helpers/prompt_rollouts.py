@@ -30,6 +30,7 @@ from gsmrl_helpers.records import policy_sha256
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
 from gsmrl_helpers.sampling import derive_seed
 from gsmrl_helpers.threads import choose_threads
+from gsmrl_helpers.tokenization import as_user_turn
 from gsmrl_helpers.world import load_policy, load_problems, policy_location
 
 CHUNK_SIZE = 100  # problems answered at a time: what a GPU or a laptop has memory for
@@ -53,9 +54,7 @@ class PromptSettings(BaseModel):
 
 def in_chat_template(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     """The prompt as the user's turn of the conversation format that a chat model was trained on."""
-    template = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt.template}], tokenize=False, add_generation_prompt=True
-    )
+    template = as_user_turn(prompt.template, tokenizer)
     stops = (prompt.stop, prompt.include_stop_str_in_output)
     return Prompt(f"{prompt.name}_chat", template, prompt.reward_name, *stops)
 

@@ -101,3 +101,13 @@ def check_rows(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]
                 f"prompt {index} has no tokens: the first response token would have no position "
                 "to be predicted from"
             )
+
+
+def as_user_turn(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text as a user's turn of the tokenizer's conversation format, the answer's head below it.
+
+    Raises:
+        ValueError: the tokenizer has no chat template, as a base model's hasn't.
+    """
+    message = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gsmrl_helpers import doctor
+from gsmrl_helpers import doctor, scales
 from gsmrl_helpers.cli import app
 from gsmrl_helpers.options import profile_names
 
@@ -70,15 +70,15 @@ def test_weights_that_are_a_pointer_are_none(tmp_path):
 
 
 def test_profiles_say_what_they_lack():
-    profiles = {name: doctor.read_profile_file(name) for name in profile_names()}
-    gpus = {name: doctor.gpus_of(profile) for name, profile in profiles.items()}
+    profiles = {name: scales.read_profile_file(name) for name in profile_names()}
+    gpus = {name: scales.gpus_of(profile) for name, profile in profiles.items()}
     assert gpus["pocket"] == gpus["pocket_vllm"] == 0
     assert (gpus["one_gpu"], gpus["two_gpu"], gpus["rtx4080"]) == (1, 2, 2)
     two = profiles["two_gpu"]
-    assert doctor.what_lacks(two, 2, True, []) == ""
-    assert doctor.what_lacks(two, 1, False, ["disk"]) == "disk; 2 GPUs, found 1; vLLM"
-    assert doctor.what_lacks(profiles["pocket"], 0, False, []) == ""
-    assert doctor.what_lacks(profiles["pocket_vllm"], 0, False, []) == "vLLM"
+    assert scales.what_lacks(two, 2, True, []) == ""
+    assert scales.what_lacks(two, 1, False, ["disk"]) == "disk; 2 GPUs, found 1; vLLM"
+    assert scales.what_lacks(profiles["pocket"], 0, False, []) == ""
+    assert scales.what_lacks(profiles["pocket_vllm"], 0, False, []) == "vLLM"
 
 
 def test_times_are_those_of_the_runs_on_record(tmp_path):
@@ -96,15 +96,15 @@ def test_times_are_those_of_the_runs_on_record(tmp_path):
     folder.mkdir()
     for name in ("one", "two"):  # a run that two recordings share counts once
         (folder / f"{name}.manifest.json").write_text(json.dumps({"runs": runs}))
-    found = doctor.recorded_runs(tmp_path)["pocket"]
-    assert doctor.time_on_record(found) == (
+    found = scales.recorded_runs(tmp_path)["pocket"]
+    assert scales.time_on_record(found) == (
         "on record: 3 to 5 min (AVX2, 1 thread, 2 runs); 2 min (AVX512, 1 thread, 1 run)"
     )
-    assert "preflight" in doctor.time_on_record([])
+    assert "preflight" in scales.time_on_record([])
 
 
 def test_the_real_records_have_times_of_the_pocket_scale():
-    runs = doctor.recorded_runs()["pocket"]
+    runs = scales.recorded_runs()["pocket"]
     assert len(runs) >= 4 and all(run["config"]["n_grpo_steps"] > 0 for run in runs)
 
 

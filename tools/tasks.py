@@ -1,6 +1,7 @@
 """Set up and run everything: `python tools/tasks.py TASK`, TASK being one of
 
 setup      make .venv and install the project in it, with the pins of constraints.txt
+setup-vllm make .venv-vllm, which test-vllm needs and makes if it is not there (about 2 GB)
 book       train the pocket policy once (a finished run is kept), build the book with that run in
            it; with PROFILE=two_gpu, with the results that are on record for that profile
 test       format, lint, pairs, unit tests, notebooks executed and compared, the book, a browser
@@ -56,7 +57,7 @@ CPU_NOTEBOOKS = "notebooks"
 # tests and notebooks in several processes, a thread each, and none that spins while it waits
 SIDE_BY_SIDE = ("-n=logical", "--maxprocesses=4")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-TASKS = ("setup", "book", "student", "test", "test-vllm", "test-full", "bench", "record", "lab")
+TASKS = "setup setup-vllm book student test test-vllm test-full bench record lab".split()
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=[*TASKS])
+    parser.add_argument("task", choices=TASKS)
     task = parser.parse_args(argv).task
     if sys.version_info < (3, 11):  # noqa: UP036 (this script is what meets an old interpreter)
         print(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}", file=sys.stderr)
@@ -317,6 +318,10 @@ def main(argv: list[str] | None = None) -> int:
 
     if task == "bench":
         return run_benchmarks()
+    if task == "setup-vllm":
+        reason = set_up_vllm()
+        print(f"setup-vllm: {reason or '.venv-vllm is ready'}", flush=True)
+        return 1 if reason else 0
     set_up()
     if task == "test":
         return run_tests(test_stages())
