@@ -57,7 +57,18 @@ CPU_NOTEBOOKS = "notebooks"
 # tests and notebooks in several processes, a thread each, and none that spins while it waits
 SIDE_BY_SIDE = ("-n=logical", "--maxprocesses=4")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-TASKS = "setup setup-vllm book student test test-vllm test-full bench record lab".split()
+TASKS = [
+    "setup",
+    "setup-vllm",
+    "book",
+    "student",
+    "test",
+    "test-vllm",
+    "test-full",
+    "bench",
+    "record",
+    "lab",
+]
 
 
 @dataclass(frozen=True)
