@@ -20,6 +20,7 @@ from gsmrl_helpers.paths import BOOK_DIR
 
 KATEX = BOOK_DIR / "_static" / "katex" / "katex.min.js"
 CLASSES = "math notranslate nohighlight"
+JOINER = "\N{WORD JOINER}"  # a line may break beside a formula, even before the full stop after it
 logger = logging.getLogger(__name__)
 
 
@@ -71,11 +72,20 @@ def _set(translator: HTML5Translator, node: nodes.Element, tex: str, display: bo
         translator.body.append(escape(tex))
 
 
+def touches(character: str) -> bool:
+    """Say whether the character beside a formula, if there is one, is no space."""
+    return bool(character) and not character.isspace()
+
+
 def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
-    """Write a formula within the text."""
+    """Write a formula within the text, on one line with what touches it."""
+    at = node.parent.index(node)
+    before = "".join(sibling.astext() for sibling in node.parent[:at])
+    after = "".join(sibling.astext() for sibling in node.parent[at + 1 :])
+    translator.body.append(JOINER * touches(before[-1:]))
     translator.body.append(translator.starttag(node, "span", "", CLASS=CLASSES))
     _set(translator, node, node.astext(), display=False)
-    translator.body.append("</span>")
+    translator.body.append("</span>" + JOINER * touches(after[:1]))
     raise nodes.SkipNode
 
 

@@ -6,13 +6,21 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
 from docutils import nodes
 
 from gsmrl_helpers.paths import ROOT
-from gsmrl_helpers.site_math import KATEX, FormulaError, display_tex, typeset
+from gsmrl_helpers.site_math import (
+    JOINER,
+    KATEX,
+    FormulaError,
+    display_tex,
+    typeset,
+    visit_math,
+)
 
 
 def test_a_formula_is_glyphs_and_mathml() -> None:
@@ -37,6 +45,20 @@ def test_what_it_can_t_set_is_named(tex: str) -> None:
 def test_nothing_in_a_formula_is_markup_of_the_page() -> None:
     html = typeset(r"a < b \text{<script>alert(1)</script>} \href{javascript:alert(1)}{x}")
     assert not BeautifulSoup(html, "html.parser").select("script, a, [href]")
+
+
+def test_a_line_does_not_break_between_a_formula_and_what_touches_it() -> None:
+    paragraph = nodes.paragraph()
+    formulas = [nodes.math("x", "x") for _ in range(2)]
+    paragraph += [nodes.Text("say ("), formulas[0], nodes.Text(") or "), formulas[1]]
+    writer = SimpleNamespace(body=[], starttag=lambda *_, **__: "<span>")
+    for formula in formulas:
+        with pytest.raises(nodes.SkipNode):
+            visit_math(writer, formula)
+    text = "".join(writer.body)
+    first, second = text.rsplit("<span><span", 1)
+    assert first.startswith(JOINER) and first.endswith("</span>" + JOINER)
+    assert JOINER not in second
 
 
 def block(text: str, nowrap: bool = False) -> nodes.math_block:
