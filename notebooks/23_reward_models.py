@@ -777,6 +777,7 @@ for pair in pairs:
 print(len(pairs), "pairs from", len({p.prompt for p in pairs}), "problems")
 shown = pd.DataFrame([vars(pair) for pair in pairs[::30]])
 shown["prompt"] = shown["prompt"].str.extract(r"User: (.*)\n", expand=False)
+del shown["source"]  # all are of one
 HTML(as_html(shown.rename(columns={"prompt": "question"})))
 
 # %% [markdown]
