@@ -783,15 +783,19 @@ assert round(n_parameters / 1e9, 1) == 1.5
 
 
 # %% tags=["definition"]
+def as_user_turn(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text as a user's turn, the answer's head below it."""
+    message = [{"role": "user", "content": text}]
+    return tokenizer.apply_chat_template(
+        message, tokenize=False, add_generation_prompt=True
+    )
+
+
 def in_chat_template(
     prompt: Prompt, tokenizer: PreTrainedTokenizerBase
 ) -> Prompt:
     """The prompt as the user's turn of a chat model's conversation."""
-    template = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt.template}],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
+    template = as_user_turn(prompt.template, tokenizer)
     stops = (prompt.stop, prompt.include_stop_str_in_output)
     return Prompt(f"{prompt.name}_chat", template, prompt.reward_name, *stops)
 

@@ -1592,6 +1592,7 @@ for name, method in METHODS.items():
 # %% [markdown]
 # ## Next
 #
+# {doc}`21_off_policy_results` puts the weights to forty runs: 32 updates on each batch of rollouts.
 # {doc}`12_grpo_train_step` takes a step on old answers with any of these losses, and
-# {doc}`13_run_grpo` runs them. {doc}`18_difficulty_reweighting` asks of advantages what was asked
-# here of weights: what is it that they really climb.
+# {doc}`18_difficulty_reweighting` asks of advantages what was asked here of weights: what is it
+# that they really climb.
