@@ -1,4 +1,5 @@
-"""The first ten steps of three recorded runs come out again as they are on record."""
+"""The first steps of three recorded runs come out again as they are on record: two of them in
+`make test`, all ten in `make test-full`."""
 
 import pandas as pd
 import pytest
@@ -44,11 +45,18 @@ def key(request: pytest.FixtureRequest) -> tuple[str, str, int]:
     return request.param
 
 
-@pytest.fixture
-def threads(key: tuple[str, str, int]):
+@pytest.fixture(params=[2, pytest.param(N_STEPS, marks=pytest.mark.full)])
+def n_steps(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest):
     """As many threads as the recorded run had."""
     before = torch.get_num_threads()
-    torch.set_num_threads(recorded_run(key, "pocket").manifest["machine"]["threads"])
+    if "key" in request.fixturenames:
+        run = recorded_run(request.getfixturevalue("key"), "pocket")
+        torch.set_num_threads(run.manifest["machine"]["threads"])
     yield
     torch.set_num_threads(before)
 
@@ -59,13 +67,13 @@ def stored(key: tuple[str, str, int]) -> pd.DataFrame:
 
 
 @on_record
-def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
+def test_from_nothing_every_bit_is_the_same(key, n_steps) -> None:
     run = recorded_run(key, "pocket")
     there, here = run.manifest["machine"], torch.backends.cpu.get_cpu_capability()
     if there["cpu_capability"] != here:
         pytest.skip(f"recorded on {there['cpu_capability']}, this processor has {here}")
     metrics = steps_of(run)
-    for step in replay(run_config(key, "pocket")):
+    for step in replay(run_config(key, "pocket"), n_steps):
         assert not differences(step.metrics, metrics.loc[step.step])
         rows = stored(key).query(f"step == {step.step}").reset_index(drop=True)
         again = replay_rows(step)
@@ -74,11 +82,11 @@ def test_from_nothing_every_bit_is_the_same(key, threads) -> None:
 
 
 @on_record
-def test_on_the_stored_rollouts_the_numbers_are_the_same(key) -> None:
+def test_on_the_stored_rollouts_the_numbers_are_the_same(key, n_steps) -> None:
     metrics = steps_of(recorded_run(key, "pocket"))
     rows = stored(key)
     assert set(rows["step"]) == set(range(1, N_STEPS + 1))
-    for step in replay(run_config(key, "pocket"), stored=rows):
+    for step in replay(run_config(key, "pocket"), n_steps, rows):
         for name in ("loss", "grad_norm"):
             assert step.metrics[name] == pytest.approx(metrics.loc[step.step, name], abs=1e-3)
         log_probs = rows[rows["step"] == step.step]["log_probs"]
