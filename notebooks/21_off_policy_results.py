@@ -570,11 +570,11 @@ assert 1.5 < split / whole < 6
 assert 1.3 < h < 3
 
 # %% [markdown]
-# At pocket scale a batch off-policy takes about twice as long. The model is so small that sampling
-# is cheap, and that 32 small updates cost more than one large one. In the time of $N$ off-policy
-# batches the standard run has had $h N$. How large may $h$ be before a lead is gone? If the
-# standard run needs $M$ batches to come to a level, and the method $N$, it is $M/N$, the
-# *break-even*.
+# At pocket scale a batch off-policy takes one and a half times to twice as long. The model is so
+# small that sampling is cheap, and that 32 small updates cost more than one large one. In the time
+# of $N$ off-policy batches the standard run has had $h N$. How large may $h$ be before a lead is
+# gone? If the standard run needs $M$ batches to come to a level, and the method $N$, it is $M/N$,
+# the *break-even*.
 
 
 # %%
