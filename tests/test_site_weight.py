@@ -63,6 +63,11 @@ def test_a_fold_is_called_what_it_shows(site: Path) -> None:
     assert lightened(site, fold) == "<summary><span>Show code</span></summary>"
 
 
+def test_a_reference_is_an_item_of_its_list(site: Path) -> None:
+    entry = '<div role="list"><div class="citation" role="doc-biblioentry">A</div></div>'
+    assert 'class="citation" role="listitem"' in lightened(site, entry)
+
+
 @pytest.mark.parametrize("style", ["a11y-high-contrast-light", "a11y-high-contrast-dark"])
 def test_names_and_punctuation_have_the_colour_of_the_text(style: str) -> None:
     styles = get_style_by_name(style)
