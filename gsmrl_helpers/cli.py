@@ -141,7 +141,8 @@ def student_edition(
     from gsmrl_helpers import student
 
     for path, edition in student.write_student_edition(out):
-        typer.echo(f"{relative_to_root(path)}: {student.total_points(edition):g} points")
+        points = student.total_points(edition)
+        typer.echo(f"{relative_to_root(path)}: {points:g} point{'s' * (points != 1)}")
 
 
 @data_app.command("gsm8k")

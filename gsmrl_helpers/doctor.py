@@ -75,7 +75,8 @@ class Diagnosis:
         return Group(
             as_rich(pd.DataFrame(found, columns=["", "what", "found", "what to do"]), "Machine"),
             as_rich(
-                pd.DataFrame(scales, columns=["", "profile", "lacks", "one run"]), "What can run"
+                pd.DataFrame(scales, columns=["", "profile", "lacks", "a standard run"]),
+                "What can run",
             ),
             Text(verdict, style="bold green" if self.ok else "bold red"),
         )

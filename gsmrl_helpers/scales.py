@@ -76,12 +76,13 @@ def what_lacks(
 
 
 def recorded_runs(folder: Path = RESULTS_DIR) -> dict[str, list[dict[str, Any]]]:
-    """The manifests of finished GRPO runs on record, each once: profile -> manifests."""
+    """The manifests of finished standard GRPO runs on record, each once: profile -> manifests."""
     found: dict[str, dict[tuple, dict[str, Any]]] = defaultdict(dict)
     for path in sorted(folder.glob("*/*.manifest.json")):
         for run in json.loads(path.read_text(encoding="utf-8")).get("runs", []):
             config = run.get("config", {})
-            if run.get("wall_seconds") and config.get("n_grpo_steps"):
+            is_standard = config.get("variant") == "standard" and config.get("n_grpo_steps")
+            if run.get("wall_seconds") and is_standard:
                 key = (config["variant"], config["seed"], run["started"])
                 found[path.parent.name][key] = run
     return {profile: list(runs.values()) for profile, runs in found.items()}

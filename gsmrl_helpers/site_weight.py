@@ -26,6 +26,8 @@ EARLY = '<link rel="preload" as="font" type="font/woff2" crossorigin href="{}" /
 PLAIN_TOKEN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')
 # What docutils calls an entry of a bibliography is no item of a list for a screen reader.
 ENTRY = 'role="doc-biblioentry"'
+# A chapter is changed in its script, from which its notebook is made.
+EDIT_NOTEBOOK = re.compile(r'(href="[^"]*/edit/[^"]*/notebooks/[^"]*)\.ipynb"')
 FOLD = '<summary aria-label="Toggle hidden content">'  # which reads aloud other words than it shows
 IMAGE = re.compile(
     r'<img alt="(?P<alt>[^"]*)"(?P<between>[^>]*?) src="(?P<src>[^"]+)"(?P<rest>[^>]*?)/>'
@@ -58,6 +60,7 @@ def lighten_page(text: str, page: Path, html: Path) -> str:
     if page.name != SEARCH_PAGE:
         text = WAITED_FOR.sub("<script defer", SCRIPTS.sub("", text))
     text = PLAIN_TOKEN.sub(r"\1", text).replace(FOLD, "<summary>")
+    text = EDIT_NOTEBOOK.sub(r'\1.py"', text)
     text = text.replace(ENTRY, 'role="listitem"')
     if 'class="katex"' in text:
         folder = "../" * (len(page.relative_to(html).parts) - 1) + "_static/katex/fonts"

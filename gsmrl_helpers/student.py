@@ -8,6 +8,8 @@ the body is right again. nbgrader's cell metadata (schema 3) say what may be edi
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from gsmrl_helpers.stuck_boxes import add_stuck_boxes
 
 STUB = 'raise NotImplementedError("exercise {exercise}: not written yet")'
 EXERCISE_POINTS = 1.0  # an exercise of the book's own; the assignment's have the assignment's
+AS_WRITTEN = "gsmrl_sources"  # in a notebook's metadata
 LABEL = EXERCISE_PARTS["a label `ex-NN-name`"]
 
 WELCOME = """
@@ -211,9 +214,10 @@ def write_student_edition(folder: Path) -> list[tuple[Path, NotebookNode]]:
     """Write the student edition of every notebook that has a solution, and nbgrader's settings.
 
     Raises:
-        StudentEditionError: naming the notebook that has none.
+        StudentEditionError: naming the notebook that has none, or those in the folder in which
+            somebody has worked; nothing is written then.
     """
-    rows, written = read_map(), []
+    rows, editions = read_map(), []
     for path in find_notebooks():
         notebook = read_notebook(path)
         if has_solution(notebook):
@@ -221,11 +225,30 @@ def write_student_edition(folder: Path) -> list[tuple[Path, NotebookNode]]:
                 edition = student_edition(notebook, points_by_name(path.stem, rows))
             except ValueError as error:
                 raise StudentEditionError(f"{path.name}: {error}") from error
-            write_notebook(edition, folder / path.name)
-            written.append((folder / path.name, edition))
+            edition.metadata[AS_WRITTEN] = sources_digest(edition)
+            editions.append((folder / path.name, edition))
+    if edited := [path.name for path, _ in editions if path.exists() and is_edited(path)]:
+        raise StudentEditionError(
+            f"{folder.name} holds notebooks that were changed since they were written: "
+            f"{', '.join(edited)}. Move them, or write to another folder with --out"
+        )
+    for path, edition in editions:
+        write_notebook(edition, path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "nbgrader_config.py").write_text(NBGRADER_CONFIG, encoding="utf-8")
-    return written
+    return editions
+
+
+def sources_digest(notebook: NotebookNode) -> str:
+    """A sum over what the cells say; to run them does not change it."""
+    sources = [(cell.cell_type, cell.source) for cell in notebook.cells]
+    return hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:16]
+
+
+def is_edited(path: Path) -> bool:
+    """Say whether a notebook says anything else than when it was written."""
+    notebook = read_notebook(path)
+    return notebook.metadata.get(AS_WRITTEN) != sources_digest(notebook)
 
 
 def total_points(edition: NotebookNode) -> float:

@@ -258,9 +258,12 @@ dial = read_recording("difficulty")
 right = fall(dial, "dev_mean_answer_reward")
 in_format = fall(dial, "dev_mean_format_reward")
 assert right > 0.05 and abs(in_format) < 0.1
+toy = pd.DataFrame({"variant": ["1.0", "0.0", "0.8"], "value": [3, 2, 9]})
+assert fall(toy.assign(metric="any"), "any") == -1
 print(f"right: {right:.3f} lower, in format: {in_format:.3f} lower")
 
 # %% [markdown]
 # ## Next
 #
-# {doc}`13_run_grpo` is the program behind these runs.
+# {doc}`01_language_model_as_policy` begins with the gradient. {doc}`13_run_grpo` is the program
+# behind these runs.

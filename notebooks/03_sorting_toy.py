@@ -1580,6 +1580,11 @@ def imitation_loss(logits: Tensor, prompts: Tensor) -> Tensor:
 
 
 # %% tags=["check"]
+fair = torch.zeros(2, 3, 3, 5)  # two runs, three prompts; each token has 1/5
+fair[1, :, 0] = torch.tensor([0.75, 0.25, 0, 0, 0]).log()
+by_hand = torch.tensor([5.0, (25 / 0.75) ** (1 / 3)]).log()
+zeros = torch.zeros(3, 3, dtype=torch.int64)
+assert torch.allclose(imitation_loss(fair, zeros), by_hand)
 pupil = SortingPolicy([Generator().manual_seed(seed) for seed in SEEDS])
 optimizer = torch.optim.Adam(pupil.parameters(), lr=1e-3)
 for _ in range(300):
@@ -1650,8 +1655,11 @@ def exact_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
 
 
 # %% tags=["check"]
-two = torch.tensor([[[[0.75, 0.25]] * 2]]).double().log()
-assert abs(exact_kl(two, torch.zeros_like(two)).item() - 0.2616) < 5e-5
+two = torch.full((2, 3, 2, 2), 0.5).double()  # two runs, three prompts
+two[0] = torch.tensor([0.75, 0.25])
+found = exact_kl(two.log(), torch.zeros_like(two))
+expected = torch.tensor([0.2616, 0.0]).double()
+assert torch.allclose(found, expected, rtol=0, atol=5e-5)
 
 # %% tags=["check"]
 softer = born[:1] / 2  # the policy before training, at temperature 2
@@ -1667,5 +1675,5 @@ assert (exact_kl(softer, softer / 2) - estimate).abs() < 4 * error
 # %% [markdown]
 # ## Next
 #
-# {doc}`08_tokenization_and_masks` begins the same program for a language model, whose responses are
-# texts of any length.
+# {doc}`04_prompting_baselines` asks a language model, whose responses are texts of any length, and
+# {doc}`08_tokenization_and_masks` begins the same program for it.

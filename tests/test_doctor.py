@@ -92,6 +92,8 @@ def test_times_are_those_of_the_runs_on_record(tmp_path):
 
     runs = [run(0, 181.0), run(1, 300.0), run(2, 120.0, "AVX512"), run(3, None), run(4, 9, None)]
     del runs[4]["config"]["n_grpo_steps"]  # not GRPO
+    runs.append(run(5, 3000.0))
+    runs[5]["config"]["variant"] = "clip"  # which takes other steps
     folder = tmp_path / "pocket"
     folder.mkdir()
     for name in ("one", "two"):  # a run that two recordings share counts once

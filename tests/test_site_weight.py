@@ -63,6 +63,14 @@ def test_a_fold_is_called_what_it_shows(site: Path) -> None:
     assert lightened(site, fold) == "<summary><span>Show code</span></summary>"
 
 
+def test_a_chapter_s_edit_button_leads_to_its_script(site: Path) -> None:
+    at = "https://example.org/a/edit/main"
+    button = f'<a href="{at}/notebooks/01_x.ipynb" target="_blank">'
+    assert lightened(site, button) == button.replace(".ipynb", ".py")
+    run = f'<a href="{at}/book/runs/x.ipynb">'
+    assert lightened(site, run) == run
+
+
 def test_a_reference_is_an_item_of_its_list(site: Path) -> None:
     entry = '<div role="list"><div class="citation" role="doc-biblioentry">A</div></div>'
     assert 'class="citation" role="listitem"' in lightened(site, entry)

@@ -306,3 +306,14 @@ def test_the_command_writes_every_edition_and_nbgrader_s_settings(tmp_path):
     assert [path.name for path, _ in written] == [path.name for path in WITH_SOLUTION]
     names = {path.name for path in WITH_SOLUTION} | {"nbgrader_config.py"}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+    (path, edition), *_ = written
+    edition.cells[1].outputs = []  # run, not changed
+    write_notebook(edition, path)
+    write_student_edition(tmp_path)
+    edition.cells[-1].source += "\nwork"
+    write_notebook(edition, path)
+    before = path.read_bytes()
+    with pytest.raises(StudentEditionError, match=rf"{path.name}\. Move them"):
+        write_student_edition(tmp_path)
+    assert path.read_bytes() == before
