@@ -29,7 +29,8 @@ LITTER = {"machine path": MACHINE_PATH, "progress bar": PROGRESS_BAR, "returned 
 
 
 def scrub(notebook: NotebookNode) -> NotebookNode:
-    """Return a copy without run times, papermill's metadata, machine paths, widgets and bars."""
+    """Return a copy without run times, papermill's metadata, machine paths, widgets and bars, and
+    with what a stream wrote in one piece."""
     clean = copy.deepcopy(notebook)
     clean.metadata = type(clean.metadata)(
         {key: clean.metadata[key] for key in KEPT_METADATA if key in clean.metadata}
@@ -42,8 +43,21 @@ def scrub(notebook: NotebookNode) -> NotebookNode:
         )
         cell.source = _without_root(cell.source)
         if cell.cell_type == "code":
-            cell.outputs = [out for out in map(_scrub_output, cell.outputs) if out is not None]
+            joined = _join_streams(cell.outputs)
+            cell.outputs = [out for out in map(_scrub_output, joined) if out is not None]
     return clean
+
+
+def _join_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Return the outputs, what a stream wrote in pieces in one: where it was cut is chance."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        before = joined[-1] if joined else None
+        if output.output_type == "stream" and before and before.get("name") == output.name:
+            before.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def _scrub_output(output: NotebookNode) -> NotebookNode | None:

@@ -185,6 +185,16 @@ def test_scrubbing_leaves_results_and_nothing_of_the_run(make_notebook):
     assert first.metadata.papermill == {"duration": 1.5}  # the original is left alone
 
 
+def test_what_a_stream_wrote_in_pieces_is_stored_in_one(make_notebook):
+    notebook = read_notebook(make_notebook([("1", [])]))
+    pieces = [("stdout", "a"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+    notebook.cells[0].outputs = [
+        nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces
+    ]
+    stored = [(out.name, out.text) for out in scrub(notebook).cells[0].outputs]
+    assert stored == [("stdout", "ab\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+
+
 @pytest.mark.parametrize(
     "text", ["<matplotlib.legend.Legend at 0x7fb8995e1110>", "[Text(0.0, 1.0, 'Change')]"]
 )
