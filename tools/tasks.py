@@ -123,7 +123,7 @@ def unit_tests(everything: bool) -> Stage:
     command += ["--dist=worksteal", "-m"]
     if everything:
         return Stage("pytest", [*command, "not vllm"], 30 * 60, ONE_THREAD, junit)
-    return Stage("pytest", [*command, "not full and not vllm"], 500, ONE_THREAD, junit)
+    return Stage("pytest", [*command, "not full and not vllm"], 540, ONE_THREAD, junit)
 
 
 def vllm_tests() -> Stage:
@@ -145,7 +145,7 @@ def test_stages(everything: bool = False) -> list[Stage]:
         nbval("nbval", 585),
         Stage("book", gsmrl("book", "build", "--out", str(TEST_OUTPUT)), 100),
         Stage("pages", gsmrl("book", "check", "--out", str(TEST_OUTPUT)), 40),
-        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 220),
+        Stage("browser", python("tools/browser_check.py", str(TEST_OUTPUT / "html")), 180),
     ]
 
 
