@@ -83,8 +83,7 @@ def recorded_runs(folder: Path = RESULTS_DIR) -> dict[str, list[dict[str, Any]]]
             config = run.get("config", {})
             is_standard = config.get("variant") == "standard" and config.get("n_grpo_steps")
             if run.get("wall_seconds") and is_standard:
-                key = (config["variant"], config["seed"], run["started"])
-                found[path.parent.name][key] = run
+                found[path.parent.name][config["seed"], run["started"]] = run
     return {profile: list(runs.values()) for profile, runs in found.items()}
 
 
