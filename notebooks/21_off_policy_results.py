@@ -275,7 +275,7 @@ if profile == "pocket":
 # the methods were equally stable each of these would fall to either side like a coin. With five of
 # them all on one side $p = 2 \cdot 2^{-5} = .0625$, and with six it is $.031$. So it takes six
 # seeds of eight, and no seed the other way, before the rule says that two methods differ. That is
-# the exact test of {cite:t}`mcnemar1947note`.
+# the exact test of {cite:t}`mcnemar1947`.
 
 # %%
 for variant in variants[1:]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 from markdown_it import MarkdownIt
 
-from gsmrl_helpers.plain_markdown import PlainMarkdownError, citation, plain_markdown
+from gsmrl_helpers.plain_markdown import PlainMarkdownError, citation, plain_markdown, references
 
 EXERCISE = """Before {doc}`13_run_grpo`.
 
@@ -91,6 +94,16 @@ def test_roles_links_and_other_directives(text, plain):
 def test_what_has_no_plain_form_is_refused(text, said):
     with pytest.raises(PlainMarkdownError, match=said):
         plain_markdown(text)
+
+
+def test_a_work_is_in_the_bibliography_once_and_with_one_address_of_arxiv():
+    works = [
+        re.sub(r"\W", "", entry.fields["title"].lower()) + entry.fields.get("volume", "")
+        for entry in references().values()
+    ]
+    assert [work for work, n in Counter(works).items() if n > 1] == []
+    both = [key for key, entry in references().items() if {"url", "eprint"} <= {*entry.fields}]
+    assert [key for key in both if "arxiv.org" in references()[key].fields["url"]] == []
 
 
 def test_citations_name_one_two_or_the_first_of_more_authors():
