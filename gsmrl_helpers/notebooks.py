@@ -218,7 +218,7 @@ def run_kernel(notebook: NotebookNode, cwd: Path, cell_timeout_s: int, name: str
         resources={"metadata": {"path": str(cwd)}},
     )
     try:
-        client.execute(env={**os.environ, "PYTHONHASHSEED": "0"})
+        client.execute(env={**os.environ, "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"})
     except Exception as error:  # nbclient's own errors, and those of a kernel that died
         raise NotebookError(f"{name} failed: {error}") from error
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gsmrl_helpers.engine import evaluation_mode
+from gsmrl_helpers.live import live
 from gsmrl_helpers.options import require_number, require_positive_integer
 from gsmrl_helpers.preferences import PreferencePair, bradley_terry_loss
 from gsmrl_helpers.response_scoring import response_hidden_states
@@ -146,7 +147,7 @@ def train_reward_model(
         step for epoch in range(n_epochs) for step in shuffled(pairs, prompts_per_step, seed, epoch)
     ]
     losses = []
-    for number, step in enumerate(steps):
+    for number, step in enumerate(live(steps)):
         optimizer.param_groups[0]["lr"] = learning_rate * (1 - number / len(steps))
         loss = bradley_terry_loss(*pair_scores(model, step))
         loss.backward()

@@ -8,11 +8,13 @@ out: the pretraining term of InstructGPT's objective, and a second round of rati
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from gsmrl_helpers.live import live
 from gsmrl_helpers.loop import Trainer, batches_of, score
 from gsmrl_helpers.master_weights import make_optimizer
 from gsmrl_helpers.packing import encode_example
@@ -47,7 +49,8 @@ def imitate(trainer: Trainer) -> None:
         for question, response in examples
     ]
     settings = SFTConfig(seed=config.seed, max_tokens=MAX_TOKENS, learning_rate=LEARNING_RATE)
-    for _ in train_sft(trainer.model.eval(), documents, settings):
+    n_steps = math.ceil(len(documents) / settings.batch_size)
+    for _ in live(train_sft(trainer.model.eval(), documents, settings), total=n_steps):
         pass
     trainer.reference = copy.deepcopy(trainer.model).eval()
 

@@ -46,6 +46,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
+from gsmrl_helpers.live import live
 from gsmrl_helpers.log_probs import entropy
 from gsmrl_helpers.plots import line, plot_metric, t_interval, use_style
 from gsmrl_helpers.sorting import (
@@ -676,7 +677,7 @@ MODES = {
 # %%
 histories = {
     name: run_policy_gradient(SEEDS, deltas_mode=mode)
-    for name, mode in MODES.items()
+    for name, mode in live(MODES.items(), "mode")
 }
 raw, centred, normalised = histories.values()
 
@@ -1153,7 +1154,7 @@ cured = {
     name: run_policy_gradient(
         SEEDS, deltas_mode="centered_rewards", **settings
     )
-    for name, settings in CURES.items()
+    for name, settings in live(CURES.items(), "cure")
     if settings
 }
 cured = {"centred": centred, **cured}
@@ -1310,7 +1311,7 @@ by_distance = {
         reward_fn=sort_distance_reward,
         temperature=T,
     )
-    for T in (1.0, 5.0)
+    for T in live((1.0, 5.0), "temperature")
 }
 
 

@@ -67,6 +67,7 @@ from gsmrl_helpers.diagnostics import (
     check_first_ratio,
 )
 from gsmrl_helpers.engine import Completion
+from gsmrl_helpers.live import live
 from gsmrl_helpers.log_probs import label_log_probs
 
 # %%
@@ -1394,7 +1395,7 @@ def apart(trainer_dtype, engine_dtype) -> dict[str, float]:
 # %% tags=["nbval-ignore-output"]
 pairs = [*zip(dtypes, dtypes, strict=True), (torch.float32, torch.bfloat16)]
 found = {}
-for pair in pairs:
+for pair in live(pairs, "pair"):
     label = ", ".join(str(dtype).removeprefix("torch.") for dtype in pair)
     found[label] = apart(*pair)
 differences = pd.DataFrame(found).T.rename_axis("trainer, engine")

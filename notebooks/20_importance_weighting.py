@@ -49,6 +49,7 @@ from gsmrl_helpers import (
     rl,
     tokenize_prompt_and_output,
 )
+from gsmrl_helpers.live import live
 from gsmrl_helpers.plots import line, use_style
 from gsmrl_helpers.rollouts import sample_rollouts
 from gsmrl_helpers.symbolic import show
@@ -1062,7 +1063,7 @@ def measure(theta: Tensor, tree: Tree) -> dict[str, dict[str, float]]:
 
 # %%
 records = []
-for seed, each_tree in enumerate(TREES):
+for seed, each_tree in enumerate(live(TREES, "tree")):
     ways = {
         "random": random_direction(seed),
         "uphill": true_gradient(each_tree.theta_0, each_tree),
@@ -1304,7 +1305,7 @@ with torch.no_grad():
 optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
 spreads = []
 groups = torch.arange(256).split(8)
-for group in groups:
+for group in live(groups, "group"):
     now = rl.sequence_logprobs(model, inputs[group], labels[group])
     moved = (now - before[group]).detach()[response_mask[group]]
     spreads.append(moved.square().mean().sqrt().item())

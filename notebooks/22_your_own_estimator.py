@@ -51,6 +51,7 @@ from gsmrl_helpers import compute_group_normalized_rewards, train
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.experiments import experiment_config
 from gsmrl_helpers.intervals import t_half_width
+from gsmrl_helpers.live import live
 from gsmrl_helpers.plots import LINES, line, use_style
 from gsmrl_helpers.recordings import read_recording, recording_path
 from gsmrl_helpers.records import METRICS, read_rows
@@ -509,9 +510,13 @@ def smoke_run(**overrides) -> list[dict]:
         return read_rows(train(config, Path(folder) / "run") / METRICS)
 
 
+overrides = {
+    "standard": {"n_grpo_steps": 1},
+    "root_of_mean": {"advantage_estimator": "root_of_mean"},
+}
 rows = {
-    "standard": smoke_run(n_grpo_steps=1),
-    "root_of_mean": smoke_run(advantage_estimator="root_of_mean"),
+    name: smoke_run(**changed)
+    for name, changed in live(overrides.items(), "run")
 }
 shown = ["train_mean_reward", "no_signal_group_share", "loss", "grad_norm"]
 pd.DataFrame({name: pd.Series(r[1])[shown] for name, r in rows.items()}).T

@@ -122,7 +122,7 @@ def unit_tests(everything: bool) -> Stage:
     command = python("-m", "pytest", "-q", f"--junitxml={junit}", *SIDE_BY_SIDE)
     command += ["--dist=worksteal", "-m"]
     if everything:
-        return Stage("pytest", [*command, "not vllm"], 30 * 60, ONE_THREAD, junit)
+        return Stage("pytest", [*command, "not vllm"], 45 * 60, ONE_THREAD, junit)
     return Stage("pytest", [*command, "not full and not vllm"], 540, ONE_THREAD, junit)
 
 
