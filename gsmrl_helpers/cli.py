@@ -36,22 +36,39 @@ app.add_typer(notebooks_app, name="notebooks")
 app.add_typer(book_app, name="book")
 app.add_typer(pocket_app, name="pocket")
 
+MAX_SEEDS = 1000  # of one command: far more than anybody runs, and a slip of the hand
+
 
 def parse_seeds(text: str) -> list[int]:
     """Read `0`, `0,1,5` or `0-3` (both ends included).
 
     Raises:
-        ValueError: anything else, a negative seed, or one named twice.
+        ValueError: anything else, a negative seed, one named twice, or more than `MAX_SEEDS`.
     """
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if not match:
             raise ValueError(f"--seeds {text!r}: give numbers as in 0 or 0,1,5 or 0-3")
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+        asked = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if len(asked[: MAX_SEEDS + 1]) + len(seeds) > MAX_SEEDS:
+            raise ValueError(f"--seeds {text!r} are more than {MAX_SEEDS}, the most at a time")
+        seeds += asked
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {text!r} names no seed, or one twice")
     return seeds
+
+
+def parse_names(text: str) -> list[str]:
+    """Read `GRPO,RFT`, with or without spaces.
+
+    Raises:
+        ValueError: a name is empty.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f"--variants {text!r}: give names as in GRPO,RFT")
+    return names
 
 
 def parse_overrides(settings: list[str]) -> dict[str, Any]:

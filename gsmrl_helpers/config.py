@@ -69,7 +69,7 @@ class RunConfig(BaseModel):
 
     profile: str
     variant: str
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**63)  # results hold it as an int64
 
     problems: str  # "pocket", "gsm8k", or a folder of one's own, see gsmrl_helpers.world
     difficulty: float | None = Field(default=None, ge=0, le=1)

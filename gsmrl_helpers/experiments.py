@@ -80,6 +80,11 @@ def experiment_config(
     """The settings of one run of an experiment; unknown names are a ValueError that lists those
     that are known."""
     variants = experiment_named(experiment).variants
+    if experiment_named(experiment).pocket_only and not is_pocket(profile):
+        raise ValueError(
+            f"experiment={experiment!r} needs the generated problems, which profile {profile!r} "
+            f"does not have; it has: {', '.join(real_experiments(profile))}"
+        )
     if variant not in variants:
         raise ValueError(
             f"variant={variant!r} is not in experiment {experiment!r}; allowed: "

@@ -38,6 +38,10 @@ class RunFolderError(ValueError):
     """A folder that belongs to another run, or that is not a run's."""
 
 
+class BrokenManifestError(RunFolderError):
+    """A manifest that is no manifest: what the run was can't be known."""
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON so that the file is either the old one or the whole new one."""
     temporary = path.with_name(f"{path.name}.tmp")
@@ -214,11 +218,25 @@ def cut_metrics(run_dir: Path, size: int) -> None:
 
 
 def read_manifest(run_dir: Path) -> dict[str, Any]:
-    """A run's manifest; a folder without one is a `RunFolderError`."""
+    """A run's manifest.
+
+    Raises:
+        RunFolderError: the folder has none, or as a `BrokenManifestError` one that can't be read.
+    """
     path = run_dir / MANIFEST
     if not path.is_file():
         raise RunFolderError(f"{run_dir} holds no {MANIFEST}: it is not the folder of a run")
-    return json.loads(path.read_text())
+    try:
+        manifest = json.loads(path.read_bytes())
+        is_one = isinstance(manifest, dict) and {"config", "status"} <= {*manifest}
+        problem = None if is_one else "no config or no status in it"
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise BrokenManifestError(
+            f"{path} can't be read ({problem}): --fresh sets the folder aside and runs it again"
+        )
+    return manifest
 
 
 def long_table(run_dir: Path) -> pd.DataFrame:

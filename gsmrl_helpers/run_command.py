@@ -19,7 +19,7 @@ def run_command(
     seeds: Annotated[
         str | None, typer.Option(help="0, or 0,1,5, or 0-3; without it, the catalogue's.")
     ] = None,
-    variants: Annotated[str | None, typer.Option(help="Some of them, as in grpo,rft.")] = None,
+    variants: Annotated[str | None, typer.Option(help="Some of them, as in GRPO,RFT.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = RUNS_DIR,
     jobs: Annotated[
         int | None,
@@ -36,7 +36,7 @@ def run_command(
 ) -> None:
     """Run the variants of experiments, once a seed: finished runs are kept, stopped ones go on."""
     from gsmrl_helpers import run_many
-    from gsmrl_helpers.cli import parse_overrides, parse_seeds
+    from gsmrl_helpers.cli import parse_names, parse_overrides, parse_seeds
 
     try:
         failures = run_many.run_experiments(
@@ -47,7 +47,7 @@ def run_command(
             jobs=jobs,
             overrides=parse_overrides(settings or []),
             fresh=fresh,
-            variants=variants.split(",") if variants else None,
+            variants=None if variants is None else parse_names(variants),
             ray=ray,
             cpus=cpus,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +19,7 @@ from gsmrl_helpers.experiments import (
 )
 from gsmrl_helpers.notebooks import read_notebook
 from gsmrl_helpers.paths import RUNS_DIR, relative_to_root
-from gsmrl_helpers.records import MANIFEST, read_manifest, stored_config
+from gsmrl_helpers.records import MANIFEST, BrokenManifestError, read_manifest, stored_config
 from gsmrl_helpers.run_process import describe_job
 from gsmrl_helpers.runs import RUN_NOTEBOOK, check_parameters, declared_parameters, run_folder
 
@@ -75,10 +76,12 @@ def plan_runs(
             other settings while not `fresh`.
     """
     names = real_experiments(profile) if list(experiments) == ["all"] else list(experiments)
+    if "all" in names:
+        raise ValueError(f"'all' stands alone, and contains {', '.join(real_experiments(profile))}")
     if variants is not None and len(names) > 1:
         raise ValueError(f"--variants {','.join(variants)}: those of which of {', '.join(names)}?")
     for named in (names, variants or [], seeds or []):
-        if not_once := {name for name in named if list(named).count(name) > 1}:
+        if not_once := {name for name, n in Counter(named).items() if n > 1}:
             raise ValueError(f"named twice: {', '.join(map(str, sorted(not_once)))}")
     declared = declared_parameters(read_notebook(notebook))
     runs: dict[Path, Run] = {}
@@ -102,7 +105,10 @@ def plan_runs(
 def _refuse_other_settings(folder: Path, config: dict[str, Any]) -> None:
     if not (folder / MANIFEST).is_file():
         return
-    there = stored_config(read_manifest(folder))
+    try:
+        there = stored_config(read_manifest(folder))
+    except BrokenManifestError:
+        return  # only that run fails, when its turn comes
     if differing := sorted(key for key in config if config[key] != there.get(key)):
         raise ValueError(
             f"{relative_to_root(folder)} holds a run with other settings ({', '.join(differing)}): "

@@ -108,10 +108,10 @@ def carry_out(runs: Sequence[Run], launcher: Launcher, watcher: Watcher, fresh: 
 
 def _make_ready(run: Run, watcher: Watcher, fresh: bool) -> bool:
     """Say whether to start a run, and set aside what may not stay in its folder."""
-    if is_finished(run.folder) and not fresh:
-        run.end(finished_problem(run.folder), "kept")
-        return False
     try:
+        if not fresh and is_finished(run.folder):
+            run.end(finished_problem(run.folder), "kept")
+            return False
         if aside := clear(run.folder, fresh):
             watcher.say(aside)
     except RunFolderError as error:

@@ -20,7 +20,9 @@ def test_seeds_are_numbers_lists_and_ranges(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "1.5", "1-", "3-1", "1,1", "0-2,2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "-1", "1.5", "1-", "3-1", "1,1", "0-2,2", "0-1000", f"1-{10**40}"]
+)
 def test_other_seeds_are_refused(text):
     with pytest.raises(ValueError, match="--seeds"):
         parse_seeds(text)
@@ -55,7 +57,13 @@ def test_other_settings_are_refused(settings):
         (["run", "on-polcy"], "on-polcy"),
         (["run", "on-policy", "--profile", "pockt"], "pockt"),
         (["run", "on-policy", "--variants", "grpoo"], "grpoo"),
+        (["run", "on-policy", "--variants", ""], "--variants '': give names as in GRPO,RFT"),
+        (["run", "on-policy", "--variants", "standard,"], "--variants 'standard,'"),
+        (["run", "variants", "--variants", "RFT, none"], "allowed: GRPO"),
         (["run", "on-policy", "--seeds", "x"], "--seeds 'x'"),
+        (["run", "on-policy", "--seeds", str(2**63)], "seed"),
+        (["run", "on-policy", "all"], "'all' stands alone"),
+        (["run", "signal", "--profile", "two_gpu"], "'signal' needs the generated problems"),
         (["run", "on-policy", "--set", "learning_rat=1"], "learning_rat"),
         (["run", "on-policy", "--set", "learning_rate=fast"], "learning_rate"),
         (["notebooks", "execute", "99"], "'99' names 0 notebooks"),

@@ -40,7 +40,7 @@ def test_every_variant_is_a_run_at_every_scale_that_has_its_problems(
     of_gsm8k = read_profile(profile)["problems"] == "gsm8k"
     for variant in EXPERIMENTS[experiment].variants:
         if of_gsm8k and EXPERIMENTS[experiment].pocket_only:  # GSM8K has no dial
-            with pytest.raises(ValueError, match="difficulty belongs to problems=pocket"):
+            with pytest.raises(ValueError, match="needs the generated problems"):
                 experiment_config(experiment, profile, variant)
         else:
             assert experiment_config(experiment, profile, variant).variant == variant

@@ -220,6 +220,26 @@ def test_what_fails_is_told_in_order_and_the_others_go_on(
     assert failures == [again[2].failure]
 
 
+@pytest.mark.parametrize("content", [b'{"broken', b"[1]", b'{"config": {}}', b"\xff\xfe"])
+def test_a_broken_manifest_fails_its_run_alone_until_fresh_sets_it_aside(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_many, "POLL_S", 0.0)
+    runs = smoke_runs(tmp_path, 2)
+    broken = runs[0].folder / "manifest.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(content)
+    runs = smoke_runs(tmp_path, 2)
+    failures = carry_out(runs, Told(None, None), Lines(runs), fresh=False)
+    assert [run.state for run in runs] == ["failed", "finished"]
+    assert len(failures) == 1 and str(broken) in failures[0] and "--fresh" in failures[0]
+    assert broken.read_bytes() == content
+    again = plan_runs(["smoke"], "pocket", [0], runs_dir=tmp_path, fresh=True)
+    assert carry_out(again, Told(None), Lines(again), fresh=True) == []
+    aside = broken.parent.with_name("seed-0.aside-1")
+    assert (aside / "manifest.json").read_bytes() == content
+
+
 def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
     runs = smoke_runs(tmp_path, 3)
     launcher = Told(None, "interrupt", None)
