@@ -267,6 +267,19 @@ def read_recording(name: str, profile: str = "pocket") -> pd.DataFrame:
     return pd.read_parquet(path)
 
 
+def processors(name: str, profile: str = "pocket") -> pd.Series:
+    """How many runs of each variant were made on which kind of processor.
+
+    Index: `variant`, as the recording calls it, and `processor`. Kinds round differently, so that
+    runs of one seed part after some steps.
+    """
+    runs = read_recording(name, profile)[["variant", "seed"]].drop_duplicates()
+    manifest = recording_path(name, profile).with_suffix(".manifest.json")
+    made = [run["machine"]["cpu_capability"] for run in json.loads(manifest.read_text())["runs"]]
+    kinds = runs.assign(processor=made).groupby(["variant", "processor"], sort=False)
+    return kinds.size().rename("runs")
+
+
 def markdown_table(recording: pd.DataFrame, first: str, columns: Mapping[str, str]) -> str:
     """A recording of single evaluations as Markdown: one row a variant, one column a metric.
 

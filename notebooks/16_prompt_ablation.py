@@ -50,7 +50,7 @@ from gsmrl_helpers.experiments import experiment_config, shared_run
 from gsmrl_helpers.plots import use_style
 from gsmrl_helpers.prompting import Prompt, get_prompt
 from gsmrl_helpers.recorded_rollouts import read_answers
-from gsmrl_helpers.recordings import read_recording
+from gsmrl_helpers.recordings import processors, read_recording
 from gsmrl_helpers.result_plots import plot_curves, plot_finals
 from gsmrl_helpers.results import binned, final_values, rows_of, summarize
 from gsmrl_helpers.rollouts import Rollouts, sample_rollouts
@@ -252,6 +252,35 @@ print(compare(finals, "r1_zero_three_shot", "question_only"))
 if profile == "pocket":
     means = summarize(finals)["mean"]
     assert (means > 0.58).all() and np.ptp(means) < 0.05
+    shots = verdicts[0]
+    gaps = finals.pivot(index="seed", columns="variant", values="value")
+    gaps = gaps["r1_zero_three_shot"] - gaps["r1_zero"]
+    assert abs(shots.difference + 0.035) < 0.0005 and (gaps < 0).all()
+    assert (
+        abs(shots.low + 0.076) < 0.0005 and abs(shots.high - 0.007) < 0.0005
+    )
+
+# %% [markdown]
+# At pocket scale all three means lie within five points. That is not to say that the prompts end
+# equal: three-shot ends 3.5 points below `r1_zero`, in each of the four seeds, and its interval
+# reaches from −.076 to +.007. Four seeds can't tell whether the examples cost something in the end.
+#
+# At pocket scale one thing more than the prompt differs: the runs of `r1_zero`, which are the
+# standard ones of {doc}`14_on_policy_results`, were made on another processor, with an earlier
+# version of the package. The arithmetic is the same up to rounding. But a sampled token hangs on
+# it now and then, so that runs of one seed part after some steps and share only their problems and
+# first answers. {doc}`22_your_own_estimator` has pairs made on two processors beside pairs made on
+# one.
+
+# %%
+processors("prompt-ablation", profile).to_frame()
+
+# %% tags=["check"]
+if profile == "pocket":
+    kinds = processors("prompt-ablation", profile).reset_index("processor")
+    others = kinds.drop(index="r1_zero")["processor"]
+    assert set(others) == {"AVX2"}
+    assert kinds.loc["r1_zero", "processor"] == "AVX512"
 
 # %% [markdown]
 # ## What is left of a head start
@@ -285,15 +314,15 @@ if profile == "pocket":
     assert three_shot[0].word == three_shot[10].word == "better"
     assert three_shot[10].difference > 0.2
     assert three_shot[last].word == "can't tell"
-    assert three_shot[last].high < 0.03
+    assert three_shot[last].high < 0.02
     assert {gap.word for gap in boxing.values()} == {"can't tell"}
 
 # %% [markdown]
 # At pocket scale three examples are worth about 17 steps at first: after ten steps the three-shot
-# runs stand where those of `r1_zero` come to between their twentieth and thirtieth. At the end
-# nothing is left of it. And `question_only`, whose greedy policy is never paid at the start, keeps
-# pace with `r1_zero` from the first steps on: no column of the table tells the two apart. The three
-# prompts lead to nearly the same place.
+# runs stand where those of `r1_zero` come to between their twentieth and thirtieth. At the end no
+# lead is seen, and one of more than two points is outside the interval. And `question_only`, whose
+# greedy policy is never paid at the start, keeps pace with `r1_zero` from the first steps on: no
+# column of the table tells the two apart, with intervals that leave room for some points.
 
 # %%
 table = validation.groupby(["step", "variant"], sort=False)["value"].mean()

@@ -237,8 +237,9 @@ for alone, joint in zip(verdicts, jointly, strict=True):
 
 # %% [markdown]
 # At pocket scale each of the four weights ends four to six points above none at all, by the rule
-# that was announced. Jointly that is so for the clip and for CISPO; the other two intervals,
-# widened, take 0 in. None of this says which of the four is best: they lie within two points.
+# that was announced. Jointly that is so for the clip and, by a hair, for CISPO, whose widened
+# interval begins at +.0003; the other two take 0 in. None of this says which of the four is best:
+# they lie within two points.
 
 # %% tags=["check"]
 if profile == "pocket":
@@ -247,6 +248,7 @@ if profile == "pocket":
     assert all(0.04 < gain < 0.065 for gain in gains.values())
     told = [v.variant for v in jointly if v.word == "better"]
     assert told == ["clip", "cispo"]
+    assert abs({v.variant: v.low for v in jointly}["cispo"] - 0.0003) < 5e-5
     assert np.ptp(list(gains.values())) < 0.02
 
 # %% [markdown]

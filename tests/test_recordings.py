@@ -16,6 +16,7 @@ from gsmrl_helpers.recordings import (
     RECORDINGS,
     markdown_table,
     names_to_record,
+    processors,
     read_recording,
     record,
     record_evaluations,
@@ -44,6 +45,18 @@ def test_a_recording_has_the_one_format_and_the_present_policy(name: str) -> Non
     assert {run["policy_sha256"] for run in runs} == {policy_sha256(DATA_DIR / "pocket_policy")}
     text = path.read_text()
     assert not any(part in text for part in ("/home", "/root", "/tmp", "/work"))
+
+
+@pytest.mark.parametrize("name", sorted(set(ON_RECORD) & set(EXPERIMENTS)))
+def test_each_run_s_processor_is_told_under_the_name_that_the_recording_gives_it(name: str) -> None:
+    rows = read_recording(name)[["variant", "seed"]].drop_duplicates()
+    path = recording_path(name, "pocket").with_suffix(".manifest.json")
+    runs = json.loads(path.read_text())["runs"]
+    assert rows["seed"].tolist() == [run["config"]["seed"] for run in runs]
+    told = processors(name)
+    assert told.groupby("variant").sum().to_dict() == rows["variant"].value_counts().to_dict()
+    of_kind = {run["machine"]["cpu_capability"] for run in runs}
+    assert set(told.index.get_level_values("processor")) == of_kind
 
 
 @pytest.mark.parametrize("name", sorted(set(ON_RECORD) & set(EXPERIMENTS)))
