@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gsmrl_helpers.jsonl_files import BrokenRow, shown
+from gsmrl_helpers.jsonl_files import BrokenRow, report_empty, require_file, shown
 
 Row = TypeVar("Row")
 
@@ -33,9 +33,10 @@ def read_csv(
         quotes that don't match, refused by `parse`, blank.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, or it is a folder.
     """
-    return parse_records(iter_records(Path(path)), parse)
+    rows, broken = parse_records(iter_records(Path(path)), parse)
+    return rows, broken or report_empty(rows)
 
 
 def read_csv_with_header(
@@ -44,15 +45,16 @@ def read_csv_with_header(
     """The same for a file whose first row names its columns, in any order.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, or it is a folder.
         ValueError: the first row does not name all of `columns`, each once: it is another file.
     """
     records = iter_records(Path(path))
     _, header = next(records, (1, []))
     named = [] if isinstance(header, ValueError) else [name.strip() for name in header]
     if not all(named.count(column) == 1 for column in columns):
+        got = str(header) if isinstance(header, ValueError) else shown(header) if header else "none"
         raise ValueError(
-            f"{path}: the first row must name the columns {', '.join(columns)}, got {shown(header)}"
+            f"{path}: the first row must name the columns {', '.join(columns)}, got {got}"
         )
 
     def parse_named(fields: list[str]) -> Row:
@@ -82,6 +84,7 @@ def parse_records(
 
 def iter_records(path: Path) -> Iterator[tuple[int, list[str] | ValueError]]:
     """Yield each row's first line, from 1, and its fields or what is wrong with it."""
+    require_file(path)
     content = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
     lines, start = content.splitlines(keepends=True), 0
     while start < len(lines):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -43,7 +43,7 @@ def read_jsonl(path: str | Path, parse: Callable[[Any], Row]) -> tuple[list[Row]
         blank. Where a gzipped file is damaged it ends, and that is reported as well.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file, or it is a folder.
     """
     rows, broken = [], []
     for number, line in enumerate(iter_lines(Path(path)), start=1):
@@ -51,7 +51,7 @@ def read_jsonl(path: str | Path, parse: Callable[[Any], Row]) -> tuple[list[Row]
             rows.append(parse(decode_line(line)))
         except ValueError as error:
             broken.append(BrokenRow(number, str(error)))
-    return rows, broken
+    return rows, broken or report_empty(rows)
 
 
 def iter_lines(path: Path) -> Iterator[bytes | ValueError]:
@@ -63,8 +63,29 @@ def iter_lines(path: Path) -> Iterator[bytes | ValueError]:
             yield ValueError(f"the gzipped file is damaged here, and what follows is lost: {error}")
 
 
+def report_empty(rows: Sequence[Any]) -> list[BrokenRow]:
+    """What is wrong with a file of which nothing was read and nothing refused."""
+    return [] if rows else [BrokenRow(1, "the file is empty")]
+
+
+def require_file(path: Path) -> None:
+    """Refuse what can't be read as a file.
+
+    Raises:
+        FileNotFoundError: there is none, or it is a folder.
+    """
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder: give one of the files in it")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: there is no such file. Samples lie in data/; where the whole data sets come "
+            "from, their chapters say"
+        )
+
+
 def open_binary(path: Path) -> BinaryIO:
     """The file, unpacked if it starts as gzip does, whatever its name."""
+    require_file(path)
     with path.open("rb") as file:
         gzipped = file.read(2) == GZIP_MAGIC
     return gzip.open(path, "rb") if gzipped else path.open("rb")
@@ -87,6 +108,8 @@ def decode_line(line: bytes | ValueError) -> Any:
         raise ValueError(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg}, character {error.pos}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ValueError("not usable: it holds a number with too many digits") from error
     except RecursionError as error:
         raise ValueError("not usable: its JSON is nested too deeply") from error
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 import struct
-from html import escape, unescape
+from html import escape
 from pathlib import Path
+
+from bs4 import BeautifulSoup
 
 # The icons come from the theme's own style sheet and font; the script would draw all 2,000 again.
 # The others search while one types, which is off; the search page has them under other marks.
@@ -33,7 +35,6 @@ IMAGE = re.compile(
     r'<img alt="(?P<alt>[^"]*)"(?P<between>[^>]*?) src="(?P<src>[^"]+)"(?P<rest>[^>]*?)/>'
 )
 CAPTION = re.compile(r"\s*(?:</div>\s*)*<p><em>(?P<caption>.*?)</em></p>", re.DOTALL)
-TAG = re.compile(r"<[^>]+>")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_ALT = 200
 SEARCH_PAGE = "search.html"
@@ -91,7 +92,10 @@ def describe(image: re.Match[str], page: Path) -> str:
 
 def first_words(caption: str, limit: int = MAX_ALT) -> str:
     """The beginning of a caption as the text of an attribute."""
-    words = " ".join(unescape(TAG.sub("", caption)).split())
+    soup = BeautifulSoup(caption, "html.parser")
+    for repeated in soup.select("annotation, .katex-html"):
+        repeated.decompose()  # a formula's source, and how it is seen; what is read aloud stays
+    words = " ".join(soup.get_text().split())
     if len(words) > limit:
         words = words[:limit].rsplit(" ", 1)[0] + " …"
     return escape(words)

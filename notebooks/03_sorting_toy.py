@@ -1582,7 +1582,7 @@ def imitation_loss(logits: Tensor, prompts: Tensor) -> Tensor:
 
 # %% tags=["check"]
 fair = torch.zeros(2, 3, 3, 5)  # two runs, three prompts; each token has 1/5
-fair[1, :, 0] = torch.tensor([0.75, 0.25, 0, 0, 0]).log()
+fair[1, :, 0] = torch.tensor([0.75, 0.1, 0.05, 0.05, 0.05]).log()
 by_hand = torch.tensor([5.0, (25 / 0.75) ** (1 / 3)]).log()
 zeros = torch.zeros(3, 3, dtype=torch.int64)
 assert torch.allclose(imitation_loss(fair, zeros), by_hand)

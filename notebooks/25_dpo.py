@@ -281,6 +281,8 @@ pd.DataFrame(
 # %% tags=["check"]
 assert sp.simplify(derivative + 1 / (1 + sp.exp(x))) == 0
 assert math.isclose(1 / (1 + math.exp(settled)), 0.1)
+assert abs(settled / 0.1 - 22) < 0.05 and abs(settled - 2.2) < 0.005
+assert math.isclose(math.exp(settled / 0.1), 9**10) and 3e9 < 9**10 < 4e9
 chosen = torch.tensor([3.0], requires_grad=True, dtype=torch.float64)
 zero = torch.zeros(1, dtype=torch.float64)
 (slope,) = torch.autograd.grad(
@@ -289,9 +291,9 @@ zero = torch.zeros(1, dtype=torch.float64)
 assert math.isclose(slope.item(), -0.1 / (1 + math.exp(0.3)))
 
 # %% [markdown]
-# With $\beta = .1$ a pair pulls until its answers are 22 nats apart, a factor of three billion,
-# with $\beta = 1$ until 2.2. That is what "$\beta$ is the strength of the KL penalty" means in DPO.
-# No divergence is computed anywhere; there are only pairs that stop pulling.
+# With $\beta = .1$ a pair pulls until its answers are 22 nats apart, a factor of $9^{10}$, over
+# three billion, with $\beta = 1$ until 2.2. That is what "$\beta$ is the strength of the KL
+# penalty" means in DPO. No divergence is computed anywhere; there are only pairs that stop pulling.
 #
 # ## Pairs, from a verifier
 #
@@ -559,13 +561,16 @@ if profile == "pocket":
     assert right[4] - right[EPOCHS] > 0.1
     assert in_format[5] - in_format[EPOCHS] > 0.1
     assert by_pass["curve_token_entropy"].idxmin() == 5
-    assert (by_pass["curve_response_length"].diff()[2:] > 0).all()
+    assert (by_pass["curve_response_length"].diff().loc[2:] > 0).all()
+    longer = rows_of(results, "curve_response_length")
+    longer = longer[longer["variant"] == betas[0]].groupby("step")["value"]
+    assert longer.mean().iloc[0] < by_pass["curve_response_length"].loc[1]
 
 # %% tags=["check"]
 if profile == "pocket":
     chosen, rejected = (by_pass[name] for name in shown[2:4])
-    assert (by_pass["loss"].diff()[2:] < 0).all()
-    assert (by_pass["pair_accuracy"][2:] > 0.95).all()
+    assert (by_pass["loss"].diff().loc[2:] < 0).all()
+    assert (by_pass["pair_accuracy"].loc[2:] > 0.95).all()
     assert chosen.idxmax() == 4 and abs(chosen[4] - 1.5) < 0.05
     last_pass = of_pass.loc[betas[0]].xs(EPOCHS, level="step")
     assert (last_pass["chosen_log_ratio"] > 0).sum() == 3
@@ -646,14 +651,14 @@ if profile == "pocket":
     norm = means["grad_norm"].unstack("variant")
     assert norm["beta 1"][1] > 7 and norm["beta 1"][EPOCHS] < 0.5
     assert norm["beta 0.1"].between(0.7, 1).all()
-    assert means.loc["beta 1", "rejected_log_ratio"][EPOCHS] > -7
+    assert -6 < means.loc["beta 1", "rejected_log_ratio"][EPOCHS] < -5
     assert [after[step].word for step in after] == ["can't tell", "better"]
 
 # %% [markdown]
 # At pocket scale the two go alike for three passes. At $\beta = 1$ the gradient is larger in the
 # beginning, but it is clipped, and Adam divides by its size. Then the pairs of $\beta = 1$ are
-# settled: the gradient fades, the rejected answers stop some six nats below the reference, and the
-# policy stays near its best. At $\beta = .1$ the pairs are not settled until the end, and the
+# settled: the gradient fades, the rejected answers stop five to six nats below the reference, and
+# the policy stays near its best. At $\beta = .1$ the pairs are not settled until the end, and the
 # policy moves on. So what a large $\beta$ did here was to stop early by itself.
 #
 # ## DPO against GRPO, on one budget of samples

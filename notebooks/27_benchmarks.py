@@ -649,6 +649,9 @@ for seed, change in changes.items():
     assert scores.loc[(seed, last), "unread"] == 0
 kind = scores["right"].map(sum) - scores["by the strict grader"]
 assert (kind.xs(0, level="step") >= 6).all()
+first = scores.xs(0, level="step")
+assert first["right"].map(sum).agg(["min", "max"]).tolist() == [7, 13]
+assert first["by the strict grader"].agg(["min", "max"]).tolist() == [1, 6]
 assert (kind.xs(last, level="step") <= 1).all()
 
 # %% [markdown]
@@ -712,12 +715,14 @@ for form, part in recorded.groupby("form", sort=False):
 assert [sum(answers) for answers in right.values()] == [7, 96]
 empty = recorded[recorded["response"] == ""]
 assert set(empty["form"]) == {"plain text"} and len(empty) == 367
+unread = recorded[recorded["letter"] == "unread"].groupby("form").size()
+assert unread["chat template"] == 7
 
 # %% [markdown]
 # As plain text 367 of 400 answers are empty: the model was tuned on conversations, sees none, and
-# ends at once. In its own format nearly every answer can be read, and the score is thirteen times
-# as high. A report of "1.8 %, and after a change of format 24 %" would be true, and would sound
-# like progress. Is it knowledge? Look at the letters:
+# ends at once. In its own format all but 7 can be read, and the score is thirteen times as high. A
+# report of "1.8 %, and after a change of format 24 %" would be true, and would sound like progress.
+# Is it knowledge? Look at the letters:
 
 # %%
 pd.crosstab(recorded["form"], recorded["letter"])
@@ -1231,7 +1236,7 @@ assert few_shot_prompt([], questions[0]) == mmlu_prompt(questions[0])
 # `questions_needed` asks for at most `n` questions each. Return None if no difference does.
 #
 # :::{dropdown} Hint
-# Try 1, 2, 3, … points as long as the sum is below 1.
+# Try 1, 2, 3, … points as long as the sum is at most 1.
 # :::
 # ```
 
@@ -1251,6 +1256,7 @@ assert smallest_difference(0.6, 9332) == 3
 assert smallest_difference(0.6, 1000) == 7
 assert smallest_difference(0.95, 1000) == 3
 assert smallest_difference(0.95, 50) is None
+assert smallest_difference(0.5, 8) == 50  # up to all of them
 
 # %% [markdown]
 # ```{exercise} The verdicts that are missing

@@ -17,7 +17,8 @@ from gsmrl_helpers.benchmark_files import (
     load_safety_tests,
     mmlu_prompt,
 )
-from gsmrl_helpers.csv_files import read_csv
+from gsmrl_helpers.csv_files import read_csv, read_csv_with_header
+from gsmrl_helpers.jsonl_files import BrokenRow
 from gsmrl_helpers.paths import ROOT
 
 SUPPLEMENT = ROOT / os.environ.get("GSMRL_DATA", "none") / "supplement"
@@ -34,6 +35,16 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     return path
 
 
+def test_an_empty_file_a_folder_and_none_are_said(tmp_path):
+    empty = written(tmp_path, "")
+    assert read_csv(empty, list) == ([], [BrokenRow(1, "the file is empty")])
+    with pytest.raises(ValueError, match="must name the columns a, got none"):
+        read_csv_with_header(empty, ["a"], dict)
+    for wrong, said in ((tmp_path, "is a folder: give one of"), (tmp_path / "no", "no such file")):
+        with pytest.raises(FileNotFoundError, match=said):
+            read_csv(wrong, list)
+
+
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
@@ -45,7 +56,6 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
         ("\ufeffa,b\n", [["a", "b"]]),
         ("N/A,None\n", [["N/A", "None"]]),
         ("é,\u2028\n", [["é", "\u2028"]]),
-        ("", []),
     ],
 )
 def test_rows_are_read_as_they_stand(tmp_path, content, rows):

@@ -58,10 +58,20 @@ def test_each_broken_line_is_reported_and_the_rest_is_kept(tmp_path: Path) -> No
         assert problem in row.problem
 
 
+def test_an_empty_file_a_folder_and_none_are_said(tmp_path: Path) -> None:
+    empty = tmp_path / "rows.jsonl"
+    empty.touch()
+    assert read_jsonl(empty, dict) == ([], [BrokenRow(1, "the file is empty")])
+    for wrong, said in ((tmp_path, "is a folder: give one of"), (tmp_path / "no", "no such file")):
+        with pytest.raises(FileNotFoundError, match=said):
+            read_jsonl(wrong, dict)
+
+
 def test_a_number_too_long_for_python_is_a_broken_row(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [b"9" * 5000, b'{"a": "kept"}'])
     rows, broken = read_jsonl(path, parse)
-    assert rows == ["kept"] and [row.line for row in broken] == [1]
+    assert rows == ["kept"]
+    assert broken == [BrokenRow(1, "not usable: it holds a number with too many digits")]
 
 
 @pytest.mark.parametrize("cut", [10, 400])

@@ -1,5 +1,6 @@
 """Light pages: what is taken out, what an image says of itself, and what stays as it is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from PIL import Image
 from pygments.styles import get_style_by_name
 from pygments.token import Token
 
+from gsmrl_helpers.site_math import typeset
 from gsmrl_helpers.site_weight import NotAPngError, first_words, lighten_site
 
 SCRIPTS = """<script defer src="../_static/scripts/fontawesome.js?digest=55"></script>
@@ -106,6 +108,13 @@ def test_other_images_stay_and_a_broken_one_is_named(site: Path) -> None:
     (site / "_images" / "b.png").write_text("<html>no picture</html>")
     with pytest.raises(NotAPngError, match=r"b\.png"):
         lightened(site, FIGURE.format(name="b.png"))
+
+
+def test_a_formula_of_a_caption_is_read_once() -> None:
+    text = r"The gain $\beta = .1$ at $\pi$."
+    page = re.sub(r"\$(.*?)\$", lambda tex: typeset(tex[1]), text)
+    assert "annotation" in page and "katex-html" in page
+    assert first_words(page) == "The gain β=.1 at π."
 
 
 def test_a_long_caption_ends_at_a_word() -> None:
