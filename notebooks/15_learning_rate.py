@@ -496,11 +496,10 @@ assert seeds_to_tell([0.01, -0.01, 0.01, -0.01]) == 1000
 
 # %%
 true_mean = true_std = 0.02
-needed = next(
-    n
-    for n in range(2, 100)
-    if t.ppf(0.975, n - 1) * true_std / math.sqrt(n) < true_mean
-)
+signs = np.array(
+    [-1, -1, 1, 1]
+)  # as four values they have the deviation (4/3)^½
+needed = seeds_to_tell(true_mean + true_std * math.sqrt(3 / 4) * signs)
 draws = np.random.default_rng(0).normal(true_mean, true_std, size=(2000, 4))
 forecasts = np.array([seeds_to_tell(draw) for draw in draws])
 within = np.mean((forecasts >= needed / 2) & (forecasts <= 2 * needed))

@@ -10,8 +10,8 @@ import pytest
 from gsmrl_helpers import recordings
 from gsmrl_helpers.catalogue import EXPERIMENTS
 from gsmrl_helpers.config import RunConfig
-from gsmrl_helpers.experiments import experiment_config
-from gsmrl_helpers.paths import DATA_DIR
+from gsmrl_helpers.experiments import experiment_config, real_experiments
+from gsmrl_helpers.paths import DATA_DIR, ROOT
 from gsmrl_helpers.recordings import (
     RECORDINGS,
     markdown_table,
@@ -24,6 +24,7 @@ from gsmrl_helpers.recordings import (
     runs_of,
 )
 from gsmrl_helpers.records import LONG_COLUMNS, policy_sha256
+from gsmrl_helpers.run_jobs import plan_runs
 
 RIGHT, IN_FORMAT = "mean_answer_reward", "mean_format_reward"
 PROMPT_COLUMNS = {"right": f"dev_{RIGHT}", "in format": f"dev_{IN_FORMAT}"}
@@ -45,6 +46,18 @@ def test_a_recording_has_the_one_format_and_the_present_policy(name: str) -> Non
     assert {run["policy_sha256"] for run in runs} == {policy_sha256(DATA_DIR / "pocket_policy")}
     text = path.read_text()
     assert not any(part in text for part in ("/home", "/root", "/tmp", "/work"))
+
+
+def test_how_to_run_says_how_many_runs_all_is_and_how_long_they_took(tmp_path: Path) -> None:
+    seconds = {}
+    for name in real_experiments("pocket"):
+        path = recording_path(name, "pocket").with_suffix(".manifest.json")
+        for run in json.loads(path.read_text())["runs"]:  # one that two experiments share, once
+            seconds[json.dumps(run["config"]), run["started"]] = run["wall_seconds"]
+    assert len(seconds) == len(plan_runs(["all"], "pocket", runs_dir=tmp_path))
+    page = " ".join((ROOT / "book" / "how_to_run.md").read_text().split())
+    hours = round(sum(seconds.values()) / 3600)
+    assert f"`all` is {len(seconds)} runs. Those on record add up to {hours} hours" in page
 
 
 @pytest.mark.parametrize("name", sorted(set(ON_RECORD) & set(EXPERIMENTS)))
